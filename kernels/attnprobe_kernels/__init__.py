@@ -1,0 +1,11 @@
+"""Span masses of attention rows from q and k alone, without the N x N matrix.
+
+``span_lse`` gives the log-sum-exp of every span of keys for every query row; a softmax over spans is the span
+mass. ``column_mass`` gives the mean mass of every single key. ``naive.py`` is the definition (dense float64).
+"""
+
+from attnprobe_kernels.api import BACKENDS, column_mass, span_lse
+from attnprobe_kernels.segments import Segments
+from attnprobe_kernels.visible import visible_intervals
+
+__all__ = ["BACKENDS", "Segments", "column_mass", "span_lse", "visible_intervals"]

@@ -1,0 +1,99 @@
+"""Plain torch on any device, in blocks of keys: memory is bounded whatever the number of keys.
+
+One pass over k. Rows of the query heads that share a key head are packed, so that a key is read once. A block's
+logits live in float32; each segment of the block is reduced by log-sum-exp and added to its span.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attnprobe_kernels.rows import RowArguments, unseen
+from attnprobe_kernels.segments import HIDDEN, Segments
+
+BLOCK_BYTES = 8 * 2**20
+"""Bound on one block of float32 logits: small enough to stay in a CPU's cache between the product and its reduction."""
+
+
+def _block_length(n_heads: int, n_rows: int) -> int:
+    return max(64, BLOCK_BYTES // (4 * n_heads * n_rows))
+
+
+def _sample_logits(args: RowArguments, sample: int) -> Iterator[tuple[int, int, Tensor]]:
+    """Yield ``(start, stop, z)`` over key blocks that some row sees: z float32 ``[Hkv, G, A, stop - start]``."""
+    n_kv_heads, n_keys, head_dim = args.k.shape[1:]
+    n_rows = args.q.shape[2]
+    group = args.q.shape[1] // n_kv_heads
+    visible = args.visible[sample]  # [A, 2]
+    seeing = visible[visible[:, 1] > visible[:, 0]]
+    if not len(seeing):
+        return
+    first, last = int(seeing[:, 0].min()), int(seeing[:, 1].max())
+    all_see_from = int(visible[:, 0].max()) if len(seeing) == n_rows else n_keys
+    all_see_to = int(visible[:, 1].min()) if len(seeing) == n_rows else 0
+    lo, hi = torch.from_numpy(visible.astype(np.int64)).to(args.q.device).unbind(-1)  # [A]
+    packed = args.q[sample].float().reshape(n_kv_heads, group * n_rows, head_dim) * args.scale
+    length = _block_length(n_kv_heads, group * n_rows)
+    for start in range(first, last, length):
+        stop = min(start + length, last)
+        keys = args.k[sample, :, start:stop].float()  # [Hkv, C, D]
+        z = torch.bmm(packed, keys.transpose(1, 2)).view(n_kv_heads, group, n_rows, stop - start)
+        if args.softcap is not None:
+            z = z.div_(args.softcap).tanh_().mul_(args.softcap)
+        if args.key_bias is not None:
+            z = z + _heads(args.key_bias[sample], n_kv_heads, group)[:, :, None, start:stop].float()
+        columns = torch.arange(start, stop, device=z.device)
+        if args.alibi_slopes is not None:
+            slopes = args.alibi_slopes.float().view(n_kv_heads, group, 1, 1)
+            z = z + slopes * (columns - (hi - 1)[:, None]).float()
+        if start < all_see_from or stop > all_see_to:
+            z = z.masked_fill_((columns < lo[:, None]) | (columns >= hi[:, None]), float("-inf"))
+        if args.mask is not None:
+            mask = _heads(args.mask[sample, ..., start:stop], n_kv_heads, group)  # [Hkv or 1, G or 1, A, C]
+            if mask.dtype != torch.bool:
+                z = z + mask.float()
+            z = z.masked_fill_(unseen(mask), float("-inf"))
+        yield start, stop, z
+
+
+def _heads(tensor: Tensor, n_kv_heads: int, group: int) -> Tensor:
+    """Split a leading head axis of Hq into ``[Hkv, G]``, or of 1 into ``[1, 1]``."""
+    if tensor.shape[0] == 1:
+        return tensor[None]
+    return tensor.reshape(n_kv_heads, group, *tensor.shape[1:])
+
+
+def span_lse(args: RowArguments, segments: list[Segments]) -> Tensor:
+    """Log-sum-exp of each span's logits, float32 ``[B, Hq, A, S]``; ``-inf`` where a row sees none of a span."""
+    n_samples, n_q_heads, n_rows, _ = args.q.shape
+    n_spans = max(table.n_spans for table in segments)
+    out = args.q.new_full((n_spans, n_samples, n_q_heads, n_rows), float("-inf"), dtype=torch.float32)
+    for sample, table in enumerate(segments):
+        starts, stops = np.asarray(table.starts), np.asarray(table.stops)
+        for start, stop, z in _sample_logits(args, sample):
+            touched = np.flatnonzero((starts < stop) & (stops > start) & (stops > starts))
+            for index in touched:
+                owner = table.owners[index]
+                if owner == HIDDEN:
+                    continue
+                a, b = max(int(starts[index]), start) - start, min(int(stops[index]), stop) - start
+                part = torch.logsumexp(z[..., a:b], dim=-1).reshape(n_q_heads, n_rows)
+                out[owner, sample] = torch.logaddexp(out[owner, sample], part)
+    return out.permute(1, 2, 3, 0)
+
+
+def column_mass(args: RowArguments, lse_total: Tensor) -> Tensor:
+    """Mean over rows of each key's share of exp(lse_total), float32 ``[B, Hq, N]``."""
+    n_samples, n_q_heads = args.q.shape[:2]
+    out = args.q.new_zeros((n_samples, n_q_heads, args.k.shape[2]), dtype=torch.float32)
+    for sample in range(n_samples):
+        for start, stop, z in _sample_logits(args, sample):
+            total = lse_total[sample].float().view(*z.shape[:3], 1)
+            # A row that sees nothing has a total of -inf; its logits are -inf too and must add nothing.
+            share = torch.exp(z - total.masked_fill(total == float("-inf"), 0.0))
+            out[sample, :, start:stop] = share.mean(dim=2).reshape(n_q_heads, stop - start)
+    return out

@@ -1,0 +1,53 @@
+"""The contract: what every backend must compute, written down densely in float64.
+
+Memory is A x N a head, so this is for tests and small inputs only.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from attnprobe_kernels.rows import RowArguments, unseen
+from attnprobe_kernels.segments import Segments
+
+
+def logits(args: RowArguments) -> Tensor:
+    """Attention logits in float64 ``[B, Hq, A, N]``, ``-inf`` where a row does not see a key."""
+    q, k = args.q.double(), args.k.double()
+    k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)  # [B, Hq, N, D]
+    z = args.scale * (q @ k.transpose(2, 3))  # [B, Hq, A, N]
+    if args.softcap is not None:
+        z = args.softcap * torch.tanh(z / args.softcap)
+    if args.key_bias is not None:
+        z = z + args.key_bias.double()[:, :, None, :]
+    columns = torch.arange(k.shape[2], device=z.device)
+    visible = torch.as_tensor(args.visible, device=z.device)[:, None]  # [B, 1, A, 2]
+    lo, hi = visible[..., :1], visible[..., 1:]  # [B, 1, A, 1]
+    if args.alibi_slopes is not None:
+        z = z + args.alibi_slopes.double()[None, :, None, None] * (columns - (hi - 1))
+    hidden = (columns < lo) | (columns >= hi)
+    if args.mask is not None:
+        hidden = hidden | unseen(args.mask)
+        if args.mask.dtype != torch.bool:
+            z = z + args.mask.double()
+    return z.masked_fill(hidden, float("-inf"))
+
+
+def span_lse(args: RowArguments, segments: list[Segments]) -> Tensor:
+    """Log-sum-exp of each span's logits, float64 ``[B, Hq, A, S]``; ``-inf`` where a row sees none of a span."""
+    z = logits(args)
+    n_spans = max(table.n_spans for table in segments)
+    out = z.new_full((*z.shape[:3], n_spans), float("-inf"))
+    for sample, table in enumerate(segments):
+        owners = torch.as_tensor(table.owners, device=z.device).repeat_interleave(
+            torch.as_tensor(table.stops, device=z.device) - torch.as_tensor(table.starts, device=z.device)
+        )  # [N]
+        for span in range(table.n_spans):
+            out[sample, :, :, span] = torch.logsumexp(z[sample][:, :, owners == span], dim=-1)
+    return out
+
+
+def column_mass(args: RowArguments, lse_total: Tensor) -> Tensor:
+    """Mean over rows of each key's share of exp(lse_total), float64 ``[B, Hq, N]``."""
+    return torch.exp(logits(args) - lse_total.double()[..., None]).mean(dim=2)

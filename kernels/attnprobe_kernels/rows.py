@@ -1,0 +1,104 @@
+"""The one normal form of a call's arguments that every backend takes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attnprobe_kernels.segments import Segments
+from attnprobe_kernels.visible import visible_intervals
+
+
+@dataclass(frozen=True)
+class RowArguments:
+    """Checked arguments: q ``[B, Hq, A, D]``, k ``[B, Hkv, N, D]`` and what a logit is made of."""
+
+    q: Tensor
+    k: Tensor
+    visible: np.ndarray  # int32 [B, A, 2]
+    scale: float
+    softcap: float | None
+    key_bias: Tensor | None  # [B, Hq or 1, N], natural log
+    alibi_slopes: Tensor | None  # [Hq]; adds slope * (column - the row's own column), the last one it sees
+    mask: Tensor | None  # [B, Hq or 1, A, N], bool (True = seen) or additive float
+
+
+def check_rows(
+    q: Tensor,
+    k: Tensor,
+    *,
+    scale: float | None,
+    q_start: int | None,
+    window: int | None,
+    softcap: float | None,
+    key_bias: Tensor | None,
+    alibi_slopes: Tensor | None,
+    visible: Tensor | np.ndarray | None,
+    mask: Tensor | None,
+) -> RowArguments:
+    """Validate the arguments that ``span_lse`` and ``column_mass`` share."""
+    if q.ndim != 4 or k.ndim != 4:
+        raise ValueError(f"q and k must be [B, H, tokens, D]; got {tuple(q.shape)} and {tuple(k.shape)}")
+    n_samples, n_q_heads, n_rows, head_dim = q.shape
+    if k.shape[0] != n_samples or k.shape[3] != head_dim:
+        raise ValueError(f"q {tuple(q.shape)} and k {tuple(k.shape)} differ in samples or head dimension")
+    if n_q_heads % k.shape[1]:
+        raise ValueError(f"{n_q_heads} query heads cannot share {k.shape[1]} key heads")
+    n_keys = k.shape[2]
+    if softcap is not None and not softcap > 0:
+        raise ValueError(f"softcap must be positive, got {softcap}")
+    if alibi_slopes is not None and mask is not None:
+        raise ValueError("alibi_slopes need causal rows; with a mask, add the bias to a float mask instead")
+    start = n_keys - n_rows if q_start is None else q_start
+    if visible is not None:
+        if q_start is not None or window is not None:
+            raise ValueError("visible replaces q_start and window: give one or the other")
+        intervals = np.asarray(visible.cpu() if isinstance(visible, Tensor) else visible, dtype=np.int32)
+        if intervals.shape != (n_samples, n_rows, 2):
+            raise ValueError(f"visible must be [B, A, 2] = {(n_samples, n_rows, 2)}, got {intervals.shape}")
+        if intervals.size and (intervals.min() < 0 or intervals.max() > n_keys):
+            raise ValueError(f"visible has columns outside 0 to {n_keys}")
+        if (intervals[..., 1] < intervals[..., 0]).any():
+            raise ValueError("visible has an interval that ends before it starts")
+    elif mask is not None:
+        intervals = np.broadcast_to(np.array([0, n_keys], dtype=np.int32), (n_samples, n_rows, 2))
+    else:
+        if start < 0 or start + n_rows > n_keys:
+            raise ValueError(f"rows {start} to {start + n_rows} are outside the {n_keys} keys")
+        intervals = visible_intervals(range(start, start + n_rows), n_keys, pads=[0] * n_samples, window=window)
+    return RowArguments(
+        q=q,
+        k=k,
+        visible=intervals,
+        scale=1.0 / math.sqrt(head_dim) if scale is None else float(scale),
+        softcap=softcap,
+        key_bias=key_bias,
+        alibi_slopes=alibi_slopes,
+        mask=mask,
+    )
+
+
+def per_sample(segments: Segments | Sequence[Segments], n_samples: int, n_keys: int) -> list[Segments]:
+    """One ``Segments`` a sample, checked against the number of keys."""
+    listed = [segments] * n_samples if isinstance(segments, Segments) else list(segments)
+    if len(listed) != n_samples:
+        raise ValueError(f"{len(listed)} segment tables for {n_samples} samples")
+    for table in listed:
+        if table.n_keys != n_keys:
+            raise ValueError(f"the segments cover {table.n_keys} keys, k has {n_keys}")
+    return listed
+
+
+def unseen(mask: Tensor) -> Tensor:
+    """True where a mask hides a key: ``False`` of a bool mask, or at most half the dtype's minimum of a float one.
+
+    Models write ``finfo.min`` or ``-inf`` for hidden; sums of two such values overflow to ``-inf`` or stay below half.
+    """
+    if mask.dtype == torch.bool:
+        return ~mask
+    return mask <= torch.finfo(mask.dtype).min / 2

@@ -1,0 +1,136 @@
+"""Segments: which span owns each key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+HIDDEN = -1
+
+
+@dataclass(frozen=True)
+class Segments:
+    """Contiguous key ranges that cover ``range(n_keys)`` exactly once, each owned by one span.
+
+    Build one with :meth:`from_bounds` or :meth:`from_spans`; both check the cover in integers.
+
+    Parameters
+    ----------
+    starts, stops, owners
+        One entry a segment, ascending: half-open key range and the index of the owning span. Owner ``-1`` marks keys
+        of no span (left padding, unused slots of a static cache); a visible key may not be one of them.
+    n_keys
+        Number of keys.
+    n_spans
+        Number of spans, including spans without any key.
+    """
+
+    starts: tuple[int, ...]
+    stops: tuple[int, ...]
+    owners: tuple[int, ...]
+    n_keys: int
+    n_spans: int
+
+    def __post_init__(self) -> None:
+        edge = 0
+        for start, stop, owner in zip(self.starts, self.stops, self.owners, strict=True):
+            if start != edge:
+                kind = "gap" if start > edge else "overlap"
+                raise ValueError(
+                    f"{kind} at key {min(start, edge)}: a segment starts at {start}, the keys before it end at {edge}"
+                )
+            if stop < start:
+                raise ValueError(f"segment ({start}, {stop}) ends before it starts")
+            if not HIDDEN <= owner < self.n_spans:
+                raise ValueError(f"segment ({start}, {stop}) has owner {owner}; there are {self.n_spans} spans")
+            edge = stop
+        if edge != self.n_keys:
+            raise ValueError(f"the segments end at key {edge}, but there are {self.n_keys} keys")
+
+    @classmethod
+    def from_bounds(cls, bounds: Iterable[tuple[int, int]], n_keys: int) -> Segments:
+        """Contiguous segments, each its own span: the owner of a segment is its index.
+
+        Raises
+        ------
+        ValueError
+            The bounds leave a gap, overlap, or do not end at ``n_keys``. Empty segments are allowed.
+        """
+        pairs = [(int(start), int(stop)) for start, stop in bounds]
+        return cls(
+            starts=tuple(start for start, _ in pairs),
+            stops=tuple(stop for _, stop in pairs),
+            owners=tuple(range(len(pairs))),
+            n_keys=int(n_keys),
+            n_spans=len(pairs),
+        )
+
+    @classmethod
+    def from_spans(
+        cls,
+        spans: Sequence[Iterable[tuple[int, int]]],
+        n_keys: int,
+        hidden: Iterable[tuple[int, int]] = (),
+    ) -> Segments:
+        """Segments of spans that may have several ranges each; the owner of a range is its span's index.
+
+        Parameters
+        ----------
+        spans
+            One list of half-open key ranges a span, in any order; a span may have none.
+        n_keys
+            Number of keys that the ranges must cover exactly once.
+        hidden
+            Ranges that no row sees and no span owns.
+        """
+        rows = [(int(a), int(b), owner) for owner, ranges in enumerate(spans) for a, b in ranges if b > a]
+        rows += [(int(a), int(b), HIDDEN) for a, b in hidden if b > a]
+        rows.sort()
+        return cls(
+            starts=tuple(row[0] for row in rows),
+            stops=tuple(row[1] for row in rows),
+            owners=tuple(row[2] for row in rows),
+            n_keys=int(n_keys),
+            n_spans=len(spans),
+        )
+
+    def clip(self, offset: int, n_keys: int) -> Segments:
+        """The same spans in the coordinates of a key tensor that holds keys ``[offset, offset + n_keys)``."""
+        rows = [
+            (max(a - offset, 0), min(b - offset, n_keys), owner)
+            for a, b, owner in zip(self.starts, self.stops, self.owners, strict=True)
+        ]
+        rows = [row for row in rows if row[1] > row[0]]
+        edge = rows[-1][1] if rows else 0
+        if edge < n_keys:
+            rows.append((edge, n_keys, HIDDEN))
+        return Segments(
+            starts=tuple(row[0] for row in rows),
+            stops=tuple(row[1] for row in rows),
+            owners=tuple(row[2] for row in rows),
+            n_keys=n_keys,
+            n_spans=self.n_spans,
+        )
+
+    def visible_counts(self, visible: np.ndarray) -> np.ndarray:
+        """How many keys of each span each row sees: int64 ``[row, span]`` for intervals ``[row, 2]``.
+
+        Raises
+        ------
+        ValueError
+            A row sees a key that no span owns, so the spans would not share out that row's whole mass.
+        """
+        lo, hi = visible[:, :1].astype(np.int64), visible[:, 1:].astype(np.int64)  # [row, 1]
+        starts, stops = np.asarray(self.starts, dtype=np.int64), np.asarray(self.stops, dtype=np.int64)
+        owners = np.asarray(self.owners, dtype=np.int64)
+        seen = np.maximum(np.minimum(hi, stops) - np.maximum(lo, starts), 0)  # [row, segment]
+        counts = np.zeros((len(visible), self.n_spans), dtype=np.int64)
+        owned = owners >= 0
+        np.add.at(counts.T, owners[owned], seen.T[owned])
+        missing = np.maximum(hi - lo, 0)[:, 0] - counts.sum(axis=1)
+        if missing.any():
+            row = int(np.flatnonzero(missing)[0])
+            raise ValueError(f"row {row} sees {int(missing[row])} keys that belong to no span")
+        return counts
