@@ -1,0 +1,231 @@
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from runs import make_run
+
+from attnprobe.errors import InputError
+from attnprobe.run import Run, check_run
+from attnprobe.spans import SPAN_KINDS, Span
+
+
+def edit_span(run: Run, which: str, /, **changes: Any) -> tuple[Span, ...]:
+    return tuple(replace(span, **changes) if span.name == which else span for span in run.spans)
+
+
+def shifted(array: np.ndarray, index: tuple[int, ...], by: float) -> np.ndarray:
+    copy = array.copy()
+    copy[index] += by
+    return copy
+
+
+@pytest.mark.parametrize("rows", ["predicting", "answer"])
+@pytest.mark.parametrize("keep_rows", [True, False])
+@pytest.mark.parametrize("learned_sink", [True, False])
+def test_a_consistent_run_is_valid(rows: str, keep_rows: bool, learned_sink: bool) -> None:
+    run = make_run(1, rows=rows, keep_rows=keep_rows, learned_sink=learned_sink, windows=(None, 6))
+    check_run(run)
+    np.testing.assert_allclose(run.mass.sum(-1), 1, atol=1e-5)
+
+
+def test_lse_restores_the_log_sum_exp_of_every_span() -> None:
+    run = make_run(2, learned_sink=True, document_tokens=(3, 0, 4))
+    assert run.row_mass is not None
+    assert run.row_total is not None
+    assert run.lse.dtype == np.float32
+    assert run.lse.shape == run.row_mass.shape
+    total = np.logaddexp.reduce(run.lse.astype(np.float64), axis=-1)
+    np.testing.assert_allclose(total, run.row_total, atol=1e-5)
+    empty = run.document_spans[1]
+    assert np.isneginf(run.lse[..., empty]).all()
+
+
+def test_lse_needs_rows() -> None:
+    with pytest.raises(InputError, match="keep_rows=True"):
+        _ = make_run(keep_rows=False).lse
+
+
+def test_document_mass_follows_document_numbers_not_span_order() -> None:
+    run = make_run(3)
+    order = list(range(len(run.spans)))
+    a, b = run.document_spans[0], run.document_spans[2]
+    order[a], order[b] = order[b], order[a]
+    mixed = replace(
+        run,
+        spans=tuple(run.spans[i] for i in order),
+        mass=run.mass[..., order],
+        row_mass=run.row_mass[..., order],
+        visible=run.visible[..., order],
+    )
+    assert mixed.documents == run.documents == ("d0", "d1", "d2", "d3")
+    np.testing.assert_array_equal(mixed.document_mass(), run.document_mass())
+    for k, name in enumerate(run.documents):
+        (i,) = [i for i, span in enumerate(run.spans) if span.name == name]
+        np.testing.assert_array_equal(run.document_mass()[..., k], run.mass[..., i])
+
+
+def test_budget_has_every_kind_in_order_and_sums_to_one() -> None:
+    run = make_run(4, learned_sink=True)
+    budget = run.budget()
+    assert tuple(budget) == SPAN_KINDS
+    assert sum(budget.values()) == pytest.approx(1, abs=1e-6)
+    assert budget["system"] == 0.0
+    assert budget["learned_sink"] > 0
+    total = 0.0
+    for layer in range(2):
+        for head in range(3):
+            total += sum(float(run.mass[layer, head, i]) for i in run.document_spans) / 6
+    assert budget["document"] == pytest.approx(total, abs=1e-9)
+
+
+def test_arrays_are_read_only_and_the_callers_stay_writable() -> None:
+    run = make_run(5)
+    logprob = np.zeros(3, dtype=np.float32)
+    changed = replace(run, answer_logprob=logprob)
+    with pytest.raises(ValueError, match="read-only"):
+        changed.answer_logprob[0] = 1
+    logprob[0] = 2.0
+    with pytest.raises(FrozenInstanceError):
+        run.answer = "other"  # type: ignore[misc]
+
+
+def test_manifest_becomes_its_json_copy() -> None:
+    manifest: dict[str, Any] = {"rope": {"factor": 2.0}, "shape": (1, 2)}
+    run = make_run(manifest=manifest)
+    manifest["rope"]["factor"] = 3.0
+    assert run.manifest == {"rope": {"factor": 2.0}, "shape": [1, 2]}
+
+
+def test_one_row_may_go_without_an_answer_span() -> None:
+    run = make_run(6, n_answer=2, n_rows=1)
+    keep = [i for i, span in enumerate(run.spans) if span.kind != "answer"]
+    parts = {
+        "spans": tuple(run.spans[i] for i in keep),
+        "mass": run.mass[..., keep],
+        "row_mass": run.row_mass[..., keep],
+        "visible": run.visible[..., keep],
+    }
+    check_run(replace(run, **parts))
+
+    two_rows = make_run(6, n_answer=2)
+    parts = {
+        "spans": tuple(two_rows.spans[i] for i in keep),
+        "mass": two_rows.mass[..., keep],
+        "row_mass": two_rows.row_mass[..., keep],
+        "visible": two_rows.visible[..., keep],
+    }
+    with pytest.raises(InputError, match="the answer has no span"):
+        replace(two_rows, **parts)
+
+
+BAD: dict[str, tuple[Any, str]] = {
+    "rows-unknown": (lambda r: {"rows": "all"}, "rows is 'all'"),
+    "answer-not-text": (lambda r: {"answer": None}, "answer must be a string"),
+    "id-not-text": (lambda r: {"prompt_id": 3}, "prompt_id"),
+    "warnings-list": (lambda r: {"warnings": ["x"]}, "warnings must be a tuple"),
+    "residual-nan": (lambda r: {"residual": float("nan")}, "residual"),
+    "residual-negative": (lambda r: {"residual": -1e-9}, "residual"),
+    "manifest-array": (lambda r: {"manifest": {"x": np.zeros(2)}}, "manifest cannot be written as JSON"),
+    "manifest-nan": (lambda r: {"manifest": {"x": float("inf")}}, "manifest cannot be written as JSON"),
+    "manifest-list": (lambda r: {"manifest": []}, "manifest must be a dict"),
+    "ids-negative": (lambda r: {"token_ids": (-1, *r.token_ids[1:])}, "token_ids must be"),
+    "ids-bool": (lambda r: {"answer_ids": (True, *r.answer_ids[1:])}, "answer_ids must be"),
+    "ids-short": (lambda r: {"token_ids": r.token_ids[:-1]}, r"n_prompt \+ answer tokens"),
+    "ids-tail": (lambda r: {"answer_ids": r.answer_ids[::-1]}, "not the tail"),
+    "answer-empty": (lambda r: {"answer_ids": ()}, "no answer token"),
+    "prompt-empty": (lambda r: {"n_prompt": 0}, "n_prompt"),
+    "spans-none": (lambda r: {"spans": ()}, "non-empty tuple of Span"),
+    "span-kind": (lambda r: {"spans": edit_span(r, "d0", kind="passage")}, "span kind 'passage' is unknown"),
+    "span-name": (lambda r: {"spans": edit_span(r, "d0", name="")}, "has the name ''"),
+    "span-twice": (lambda r: {"spans": edit_span(r, "d0", name="d1")}, "same kind and name"),
+    "document-missing": (lambda r: {"spans": edit_span(r, "d1", document=7)}, "documents are numbered"),
+    "document-twice": (lambda r: {"spans": edit_span(r, "d1", document=0)}, "documents are numbered"),
+    "document-none": (lambda r: {"spans": edit_span(r, "d1", document=None)}, "document number None"),
+    "document-bool": (lambda r: {"spans": edit_span(r, "d1", document=True)}, "document number True"),
+    "question-numbered": (lambda r: {"spans": edit_span(r, "question", document=0)}, "document number 0"),
+    "marker-number": (lambda r: {"spans": edit_span(r, "marker:d1", document=9)}, "marks document 9"),
+    "gap": (lambda r: {"spans": edit_span(r, "d0", segments=((5, 8),))}, "belong to no span"),
+    "overlap": (lambda r: {"spans": edit_span(r, "sink", segments=((0, 2),))}, "overlaps"),
+    "reversed": (lambda r: {"spans": edit_span(r, "sink", segments=((1, 0),))}, "reversed"),
+    "empty-segment": (lambda r: {"spans": edit_span(r, "d0", segments=((5, 5), (5, 9)))}, "empty or reversed"),
+    "unsorted": (
+        lambda r: {"spans": edit_span(r, "template", segments=r.spans[1].segments[::-1])},
+        "not ascending",
+    ),
+    "segment-float": (lambda r: {"spans": edit_span(r, "sink", segments=((0, 1.0),))}, "segments must be"),
+    "answer-short": (
+        lambda r: {"spans": edit_span(r, "answer", segments=((r.n_prompt, r.n_prompt + 1),))},
+        "the answer is",
+    ),
+    "sink-with-tokens": (
+        lambda r: {"spans": edit_span(r, "sink", kind="learned_sink")},
+        "learned sink, which has no tokens",
+    ),
+    "layers-order": (lambda r: {"layers": (1, 0)}, "ascending"),
+    "layers-count": (lambda r: {"layers": (0, 1, 2)}, "shape"),
+    "rows-half-kept": (lambda r: {"row_total": None}, "give both or neither"),
+    "mass-dtype": (lambda r: {"mass": r.mass.astype(np.float64)}, "mass is float64; expected float32"),
+    "visible-dtype": (lambda r: {"visible": r.visible.astype(np.int64)}, "visible is int64"),
+    "mass-list": (lambda r: {"mass": r.mass.tolist()}, "mass must be an array"),
+    "logprob-length": (lambda r: {"answer_logprob": r.answer_logprob[:-1]}, "answer_logprob has shape"),
+    "logprob-nan": (
+        lambda r: {"answer_logprob": shifted(r.answer_logprob, (0,), np.nan)},
+        "answer_logprob holds a value that is not finite",
+    ),
+    "row-nan": (lambda r: {"row_mass": shifted(r.row_mass, (0, 0, 0, 0), np.nan)}, "not finite"),
+    "total-inf": (lambda r: {"row_total": shifted(r.row_total, (0, 0, 0), -np.inf)}, "not finite"),
+    "row-heads": (lambda r: {"row_mass": r.row_mass[:, :2]}, "row_mass has shape"),
+    "negative": (
+        lambda r: {"row_mass": shifted(shifted(r.row_mass, (0, 0, 0, 0), -2), (0, 0, 0, 1), 2)},
+        "negative mass",
+    ),
+    "sum": (lambda r: {"row_mass": shifted(r.row_mass, (0, 0, 0, 0), 2e-5)}, "row_mass does not sum to 1"),
+    "mean": (
+        lambda r: {"mass": shifted(shifted(r.mass, (1, 2, 0), 3e-6), (1, 2, 1), -3e-6)},
+        "mass is not the mean of row_mass",
+    ),
+    "visible-negative": (lambda r: {"visible": shifted(r.visible, (0, 0, 0), -2)}, "negative number"),
+    "visible-blind": (lambda r: {"visible": r.visible * 0}, "sees no token at all"),
+    "visible-many": (lambda r: {"visible": shifted(r.visible, (0, 0, 0), 1)}, 'tokens of span "sink" than lie'),
+    "visible-future": (
+        lambda r: {"visible": shifted(r.visible, (0, 0, len(r.spans) - 1), 1)},
+        'tokens of span "answer" than lie',
+    ),
+    "hidden-mass": (
+        lambda r: {"visible": shifted(r.visible, (1, 2, r.document_spans[0]), -4)},
+        'span "d0" has mass where no token of it is visible',
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_contradictions_are_refused_by_name(case: str) -> None:
+    run = make_run(7)
+    change, message = BAD[case]
+    with pytest.raises(InputError, match=message):
+        replace(run, **change(run))
+
+
+def test_too_many_rows_are_refused() -> None:
+    run = make_run(8, rows="answer")
+    with pytest.raises(InputError, match="3 rows from position"):
+        replace(run, token_ids=run.token_ids[:-1], answer_ids=run.answer_ids[:-1], **_shorter_answer(run))
+
+
+def _shorter_answer(run: Run) -> dict[str, Any]:
+    stop = len(run.token_ids) - 1
+    return {
+        "answer_logprob": run.answer_logprob[:-1],
+        "spans": edit_span(run, "answer", segments=((run.n_prompt, stop),)),
+    }
+
+
+def test_hidden_mass_is_found_without_rows() -> None:
+    run = make_run(9, keep_rows=False)
+    visible = run.visible.copy()
+    visible[1, :, run.document_spans[2]] = 0
+    with pytest.raises(InputError, match='span "d2" has mass'):
+        replace(run, visible=visible)

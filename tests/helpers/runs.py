@@ -1,0 +1,109 @@
+"""Seeded runs for tests, made from per-key logits so that masses, totals and visibility belong together."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from attnprobe.run import Run
+from attnprobe.spans import Span
+
+
+def make_spans(
+    document_tokens: tuple[int, ...],
+    n_answer: int,
+    names: tuple[str, ...] | None = None,
+    learned_sink: bool = False,
+) -> tuple[tuple[Span, ...], int]:
+    """Spans of sink, template, marked documents, question and answer; and the number of prompt tokens."""
+    names = names or tuple(f"d{i}" for i in range(len(document_tokens)))
+    spans, position, template = [Span("sink", "sink", None, ((0, 1),))], 1, []
+
+    def take(n: int) -> tuple[tuple[int, int], ...]:
+        nonlocal position
+        position += n
+        return ((position - n, position),) if n else ()
+
+    template += take(2)
+    body = []
+    for i, (name, n) in enumerate(zip(names, document_tokens, strict=True)):
+        opening = take(2)
+        document = take(n)
+        body.append(Span("marker", f"marker:{name}", i, opening + take(1)))
+        body.append(Span("document", name, i, document))
+    body.append(Span("question", "question", None, take(5)))
+    template += take(2)
+    n_prompt = position
+    spans += [Span("template", "template", None, tuple(template)), *body]
+    spans.append(Span("answer", "answer", None, take(n_answer)))
+    if learned_sink:
+        spans.append(Span("learned_sink", "learned_sink"))
+    return tuple(spans), n_prompt
+
+
+def make_run(
+    seed: int = 0,
+    *,
+    document_tokens: tuple[int, ...] = (4, 6, 3, 5),
+    names: tuple[str, ...] | None = None,
+    layers: tuple[int, ...] = (0, 1),
+    n_heads: int = 3,
+    n_answer: int = 3,
+    n_rows: int | None = None,
+    rows: str = "predicting",
+    keep_rows: bool = True,
+    learned_sink: bool = False,
+    uniform: bool = False,
+    windows: tuple[int | None, ...] | None = None,
+    **changes: Any,
+) -> Run:
+    """A valid run of a model that never was.
+
+    ``windows`` gives each layer's sliding window in tokens (None: full attention); ``uniform`` makes all logits 0;
+    ``changes`` replace fields of the finished run, and so may make it invalid.
+    """
+    rng = np.random.default_rng(seed)
+    spans, n_prompt = make_spans(document_tokens, n_answer, names, learned_sink)
+    n_tokens = n_prompt + n_answer
+    n_rows = n_answer if n_rows is None else n_rows
+    first = n_prompt - 1 if rows == "predicting" else n_prompt
+    shape = (len(layers), n_heads, n_rows)
+
+    logits = np.zeros((*shape, n_tokens)) if uniform else rng.normal(0, 2, (*shape, n_tokens))
+    row, key = np.arange(first, first + n_rows)[:, None], np.arange(n_tokens)
+    seen = np.stack([(key <= row) & (key > row - (w or n_tokens)) for w in windows or (None,) * len(layers)])
+    weight = np.where(seen[:, None], np.exp(logits), 0.0)
+    sink = np.exp(rng.normal(0, 1, (len(layers), n_heads, 1))) if learned_sink else np.zeros((1, 1, 1))
+    total = weight.sum(-1) + sink
+
+    span_weight, visible = np.zeros((*shape, len(spans))), np.zeros((len(layers), n_rows, len(spans)))
+    for i, span in enumerate(spans):
+        if span.kind == "learned_sink":
+            span_weight[..., i] = sink
+        for start, stop in span.segments:
+            span_weight[..., i] += weight[..., start:stop].sum(-1)
+            visible[..., i] += seen[..., start:stop].sum(-1)
+    row_mass = (span_weight / total[..., None]).astype(np.float32)
+    token_ids = tuple(int(i) for i in rng.integers(0, 50_000, n_tokens))
+    run = Run(
+        mass=row_mass.mean(axis=2, dtype=np.float64).astype(np.float32),
+        row_mass=row_mass if keep_rows else None,
+        row_total=np.log(total).astype(np.float32) if keep_rows else None,
+        visible=visible.astype(np.int32),
+        layers=layers,
+        spans=spans,
+        token_ids=token_ids,
+        n_prompt=n_prompt,
+        answer="47 days",
+        answer_ids=token_ids[n_prompt:],
+        answer_logprob=-rng.exponential(1, n_answer).astype(np.float32),
+        rows=rows,
+        prompt_text="<doc>...</doc> How long?",
+        prompt_id="q1",
+        warnings=("document 1 is dull",),
+        residual=3e-7,
+        manifest={"model": {"id": "tiny", "revision": None}, "seed": seed, "inv_freq": [1.0, 0.5], "ok": True},
+    )
+    return replace(run, **changes) if changes else run
