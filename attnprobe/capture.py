@@ -1,0 +1,437 @@
+"""Capture: the span log-sum-exps of chosen query rows, layer by layer, while a model runs as it always does.
+
+*Deferred* capture copies the queries of each captured row while the model decodes and reduces once a layer at the end,
+over the keys that the cache holds anyway. *Live* capture reduces inside every call; layers whose keys are in no cache
+as attention saw them (latent or quantised caches, no cache at all) are captured live in either mode.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from attnprobe.attention import observed, uses_attention_interface
+from attnprobe.errors import CaptureError
+from attnprobe.reference import sampled_residual
+from attnprobe.visibility import (
+    float_mask,
+    is_interval,
+    mask_on_rows,
+    padding_agrees,
+    visible_counts,
+    window_and_chunk,
+)
+from attnprobe_kernels import Segments, span_lse, visible_intervals
+
+CaptureMode = Literal["deferred", "live"]
+
+
+@dataclass(frozen=True)
+class SampleSpans:
+    """One sample of a batch: its left padding and the token ranges of its prompt's spans.
+
+    Slots count from the left edge of the padded batch. What follows the prompt is one more span: the answer.
+    """
+
+    pad: int
+    n_prompt: int
+    spans: tuple[tuple[tuple[int, int], ...], ...]
+
+    def segments(self, offset: int, n_columns: int) -> Segments:
+        """Owners of the key columns that stand for slots ``[offset, offset + n_columns)``; the answer is last."""
+        end = offset + n_columns
+        ranges = [
+            [(start + self.pad, min(stop + self.pad, end)) for start, stop in span if start + self.pad < end]
+            for span in self.spans
+        ]
+        answer = [(self.pad + self.n_prompt, end)]
+        return Segments.from_spans([*ranges, answer], n_keys=end, hidden=[(0, self.pad)]).clip(offset, n_columns)
+
+
+@dataclass(frozen=True)
+class LayerRows:
+    """What one layer gave.
+
+    Parameters
+    ----------
+    layer
+        The model's index of the layer.
+    lse
+        float32 ``[B, Hq, A, S]`` on the CPU: prompt spans, then the answer, then the learned sink if there is one.
+    visible
+        int64 ``[B, A, S]``: keys of each span that each row sees; 0 for a learned sink, which is no key.
+    has_sink
+        Whether the last span is a learned sink.
+    residual
+        Largest absolute difference, nats, between the log-add over spans and an independent float64 total, over the
+        sampled rows.
+    """
+
+    layer: int
+    lse: Tensor
+    visible: np.ndarray
+    has_sink: bool
+    residual: float
+
+
+@dataclass
+class _Layer:
+    module: nn.Module
+    index: int
+    source: str | None = None  # of a deferred layer's keys: "cache", "tail" or, captured live, "live"
+    cache_layer: Any = None
+    tail: list[Tensor] = field(default_factory=list)
+    tail_start: int = 0
+    tail_stop: int = 0
+    queries: list[Tensor] = field(default_factory=list)
+    arguments: dict[str, Any] = field(default_factory=dict)
+    parts: list[tuple[Tensor, np.ndarray]] = field(default_factory=list)  # lse, visible
+    residual: float = 0.0
+    entered: int = 0
+    observed: int = 0
+    last_call: int = 0
+
+
+def decoder_of(model: nn.Module) -> nn.Module:
+    """The text decoder of a model that may have vision or audio towers beside it."""
+    get_decoder = getattr(model, "get_decoder", None)
+    decoder = get_decoder() if callable(get_decoder) else None
+    return decoder if isinstance(decoder, nn.Module) else model
+
+
+def attention_modules(model: nn.Module) -> list[nn.Module]:
+    """The decoder's modules that look their attention function up in transformers' registry, in order."""
+    return [module for module in decoder_of(model).modules() if uses_attention_interface(module)]
+
+
+def implementation_of(model: nn.Module) -> str:
+    """Name of the attention implementation that the text decoder uses."""
+    config = getattr(decoder_of(model), "config", None) or model.config
+    return str(getattr(config, "_attn_implementation", None) or "eager")
+
+
+def uses_own_eager_path(modules: Sequence[nn.Module], implementation: str) -> bool:
+    """Whether eager attention of these modules goes past the attention interface (GPT-2's upcast option)."""
+    return implementation == "eager" and any(getattr(m, "reorder_and_upcast_attn", False) for m in modules)
+
+
+def refuse_unmeasurable(model: nn.Module) -> None:
+    """Raise for models whose attention calls cannot be read where they run.
+
+    Raises
+    ------
+    CaptureError
+        The model is in training mode, compiled, or its heads are sharded over processes.
+    """
+    name = type(model).__name__
+    if model.training:
+        raise CaptureError(f"{name} is in training mode, where attention has dropout; call model.eval() first")
+    compiled = isinstance(model, torch._dynamo.eval_frame.OptimizedModule)
+    if compiled or any(module._compiled_call_impl is not None for module in model.modules()):
+        raise CaptureError(f"{name} is compiled, which hides its attention calls; measure the model before compiling")
+    if (getattr(model, "_tp_size", None) or 1) > 1:
+        raise CaptureError(
+            f"{name} has its heads sharded over {model._tp_size} processes (tensor parallelism); "
+            'load it with device_map="auto" instead'
+        )
+
+
+def layer_index(module: nn.Module, number: int) -> int:
+    """The layer that an attention module says it belongs to, or else its number in order."""
+    index = getattr(module, "layer_idx", None)
+    return number if index is None else int(index)
+
+
+class Capture:
+    """Watch one model's forward calls; hooks and the wrapped attention function are gone when the context ends.
+
+    Parameters
+    ----------
+    model
+        A causal language model of transformers.
+    samples
+        Padding and spans of every sample of the batch.
+    first_row
+        Slot of the first query row to capture; every later row is captured too.
+    mode
+        ``deferred`` or ``live``.
+    backend
+        Of :func:`attnprobe_kernels.span_lse`.
+
+    Raises
+    ------
+    CaptureError
+        The model cannot be measured this way, or an attention layer ran that was not seen.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        samples: Sequence[SampleSpans],
+        first_row: int,
+        mode: CaptureMode = "deferred",
+        backend: str = "auto",
+    ) -> None:
+        refuse_unmeasurable(model)
+        self.samples = tuple(samples)
+        self.first_row = first_row
+        self.mode = mode
+        self.backend = backend
+        self.seconds = 0.0  # spent here, not in the model
+        self.warnings: list[str] = []
+        self._model = model
+        self._thread = threading.get_ident()
+        self._stack = ExitStack()
+        self._seen = 0  # slots fed to the model so far
+        self._call = 0
+        self._call_start = 0
+        self._call_memo: dict[Any, Any] = {}  # what layers of one forward call share
+        self._cache: Any = None
+        modules = attention_modules(model)
+        if not modules:
+            raise CaptureError(
+                f"{type(model).__name__} does not use transformers' attention interface; "
+                "measure() falls back to its eager weights"
+            )
+        self._layers = {
+            id(module): _Layer(module, layer_index(module, number)) for number, module in enumerate(modules)
+        }
+
+    def __enter__(self) -> Capture:
+        with ExitStack() as stack:
+            hook = self._model.register_forward_pre_hook(self._on_model_call, with_kwargs=True)
+            stack.callback(hook.remove)
+            for layer in self._layers.values():
+                stack.callback(layer.module.register_forward_pre_hook(self._on_enter, with_kwargs=True).remove)
+                stack.callback(layer.module.register_forward_hook(self._on_leave).remove)
+            modules = [layer.module for layer in self._layers.values()]
+            stack.enter_context(observed(modules, implementation_of(self._model), self._on_attention))
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._stack.close()
+
+    def _elsewhere(self) -> bool:
+        return threading.get_ident() != self._thread
+
+    def _on_model_call(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self._elsewhere():
+            return
+        tokens = kwargs.get("input_ids")
+        if tokens is None:
+            tokens = args[0] if args else kwargs["inputs_embeds"]
+        if tokens.shape[0] != len(self.samples):
+            raise CaptureError(f"the model was called with {tokens.shape[0]} samples, not {len(self.samples)}")
+        self._call += 1
+        self._call_start = self._seen
+        self._seen += tokens.shape[1]
+        self._call_memo = {}
+
+    def _on_enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self._elsewhere():
+            return
+        cache = kwargs.get("cache")
+        self._cache = cache if cache is not None else kwargs.get("past_key_values")
+        self._layers[id(module)].entered += 1
+
+    def _on_leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        if self._elsewhere():
+            return
+        layer = self._layers[id(module)]
+        if layer.observed != layer.entered:
+            raise CaptureError(
+                f"{type(module).__name__} (layer {layer.index}) ran without calling the attention function of "
+                f"{implementation_of(self._model)!r}; load the model with another attn_implementation (sdpa or eager)"
+            )
+
+    def _on_attention(self, module: nn.Module, query: Tensor, key: Tensor, mask: Any, kwargs: dict[str, Any]) -> None:
+        begin = time.perf_counter()
+        layer = self._layers[id(module)]
+        layer.observed += 1
+        name = f"{type(module).__name__} (layer {layer.index})"
+        if layer.last_call == self._call:
+            raise CaptureError(f"{name} attends more than once in a forward pass, which is not supported")
+        layer.last_call = self._call
+        n_call_rows = query.shape[2]
+        first = max(self.first_row, self._call_start)
+        if first < self._seen:
+            if self._seen - n_call_rows > first:
+                raise CaptureError(f"{name} was given {n_call_rows} of the {self._seen - first} rows to capture")
+            rows = np.arange(first, self._seen)
+            self._capture(layer, name, query[:, :, n_call_rows - len(rows) :], key, mask, rows, n_call_rows, kwargs)
+        self.seconds += time.perf_counter() - begin
+
+    def _memo(self, key: Any, make: Callable[[], Any]) -> Any:
+        """What the layers of one forward call share, made once."""
+        if key not in self._call_memo:
+            self._call_memo[key] = make()
+        return self._call_memo[key]
+
+    def _intervals(self, layer: _Layer, name: str, rows: np.ndarray, offset: int, n_columns: int) -> np.ndarray:
+        window, chunk = layer.arguments["window"], layer.arguments["chunk"]
+
+        def make() -> np.ndarray:
+            pads = [sample.pad for sample in self.samples]
+            try:
+                return visible_intervals(rows, n_columns, offset=offset, pads=pads, window=window, chunk=chunk)
+            except ValueError as error:
+                raise CaptureError(f"{name}: {error}") from error
+
+        return self._memo(("visible", len(rows), offset, n_columns, window, chunk), make)
+
+    def _capture(
+        self,
+        layer: _Layer,
+        name: str,
+        query: Tensor,
+        key: Tensor,
+        mask: Any,
+        rows: np.ndarray,
+        n_call_rows: int,
+        kwargs: dict[str, Any],
+    ) -> None:
+        """Reduce, or keep for later, the captured rows of one attention call."""
+        window, chunk = window_and_chunk(layer.module, kwargs.get("sliding_window"))
+        layer.arguments = {
+            "scale": kwargs.get("scaling"),
+            "softcap": kwargs.get("softcap"),
+            "sink": kwargs.get("s_aux"),
+            "window": window,
+            "chunk": chunk,
+        }
+        n_columns = key.shape[2]
+        offset = max(0, self._seen - n_columns)
+        visible = self._intervals(layer, name, rows, offset, n_columns)
+        bias = kwargs.get("position_bias")
+        causal = kwargs.get("is_causal", getattr(layer.module, "is_causal", True))
+        if mask is None and causal is False:
+            raise CaptureError(f"{name} is not causal; only causal language models can be measured")
+        handed = slice(n_call_rows - len(rows), n_call_rows)
+        odd_mask = self._memo(
+            ("mask", id(mask), n_call_rows, n_columns, window, chunk),
+            lambda: self._check_mask(name, mask, handed, n_columns, visible, key.device),
+        )
+        if bias is not None:
+            odd_mask = float_mask(bias[:, :, handed, :n_columns], odd_mask, visible)
+        if layer.source is None:
+            layer.source = self._choose_source(layer, key, odd_mask)
+            layer.tail_start = layer.tail_stop = offset + int(visible[:, 0, 0].min())
+        if layer.source == "live":
+            self._reduce(layer, name, query, key, rows, offset, visible, odd_mask)
+            return
+        if odd_mask is not None:
+            raise CaptureError(f'{name} changed its kind of mask while decoding; measure with capture="live"')
+        layer.queries.append(query.detach().clone())
+        if layer.source == "tail":
+            layer.tail.append(key[:, :, layer.tail_stop - offset : self._seen - offset].detach().clone())
+            layer.tail_stop = self._seen
+
+    def _choose_source(self, layer: _Layer, key: Tensor, odd_mask: Tensor | None) -> str:
+        """Where a layer's keys will be found at the end; ``live`` if nowhere as attention sees them now."""
+        if self.mode == "live" or odd_mask is not None or self._cache is None:
+            return "live"
+        for cache_layer in getattr(self._cache, "layers", ()):
+            if getattr(cache_layer, "keys", None) is key and not getattr(cache_layer, "is_sliding", False):
+                layer.cache_layer = cache_layer
+                return "cache"
+        limited = layer.arguments["window"] or layer.arguments["chunk"]
+        return "tail" if limited else "live"
+
+    def _check_mask(
+        self, name: str, mask: Any, handed: slice, n_columns: int, visible: np.ndarray, device: torch.device
+    ) -> Tensor | None:
+        """None if the handed mask is what the intervals say (or says nothing); else the mask on the captured rows."""
+        if isinstance(mask, Tensor) and mask.ndim == 2:
+            if not padding_agrees(mask, visible):
+                raise CaptureError(f"{name} was handed a padding mask that hides tokens inside the prompt")
+            return None
+        on_rows = mask_on_rows(mask, handed, n_columns, device)
+        if on_rows is None or is_interval(on_rows, visible):
+            return None
+        self.warnings.append(f"{name}: its mask is no causal interval of keys; measured with the mask itself")
+        return on_rows
+
+    def _reduce(
+        self,
+        layer: _Layer,
+        name: str,
+        query: Tensor,
+        key: Tensor,
+        rows: np.ndarray,
+        offset: int,
+        visible: np.ndarray,
+        odd_mask: Tensor | None,
+    ) -> None:
+        n_columns = key.shape[2]
+        tables = self._memo(
+            ("segments", offset, n_columns),
+            lambda: [sample.segments(offset, n_columns) for sample in self.samples],
+        )
+        try:
+            counts = self._memo(
+                ("counts", id(visible), id(odd_mask)), lambda: visible_counts(tables, visible, odd_mask)
+            )
+        except ValueError as error:
+            raise CaptureError(f"{name}: {error}") from error
+        key = key.to(query.device)
+        logit = {
+            "scale": layer.arguments["scale"],
+            "softcap": layer.arguments["softcap"],
+            "visible": None if odd_mask is not None else visible,
+            "mask": odd_mask,
+        }
+        lse = span_lse(query, key, tables, backend=self.backend, **logit)
+        if not layer.parts:
+            layer.residual = sampled_residual(query, key, lse, seed=layer.index, **logit)
+        sink = layer.arguments["sink"]
+        if sink is not None:
+            column = sink.detach().to(lse.device, lse.dtype).reshape(1, -1, 1, 1).expand(*lse.shape[:3], 1)
+            lse = torch.cat([lse, column], dim=-1)
+            counts = np.concatenate([counts, np.zeros_like(counts[..., :1])], axis=-1)
+        layer.parts.append((lse.cpu(), counts))
+
+    def finish(self, n_rows: int) -> list[LayerRows]:
+        """Reduce what was deferred and hand over every layer's first ``n_rows`` captured rows.
+
+        Raises
+        ------
+        CaptureError
+            A layer has fewer rows, or its keys are no longer there.
+        """
+        begin = time.perf_counter()
+        self._call_memo = {}
+        results = [self._finish_layer(layer, n_rows) for layer in self._layers.values() if layer.entered]
+        if not results:
+            raise CaptureError(f"no attention layer of {type(self._model).__name__} ran")
+        self.seconds += time.perf_counter() - begin
+        return results
+
+    def _finish_layer(self, layer: _Layer, n_rows: int) -> LayerRows:
+        name = f"{type(layer.module).__name__} (layer {layer.index})"
+        if layer.queries:
+            query = torch.cat(layer.queries, dim=2)[:, :, :n_rows]
+            key = layer.cache_layer.keys if layer.source == "cache" else torch.cat(layer.tail, dim=2)
+            offset = 0 if layer.source == "cache" else layer.tail_start
+            rows = np.arange(self.first_row, self.first_row + query.shape[2])
+            visible = self._intervals(layer, name, rows, offset, key.shape[2])
+            self._reduce(layer, name, query, key, rows, offset, visible, None)
+            layer.queries, layer.tail = [], []
+        captured = sum(part[0].shape[2] for part in layer.parts)
+        if captured < n_rows:
+            raise CaptureError(f"{name} gave {captured} of {n_rows} rows")
+        return LayerRows(
+            layer=layer.index,
+            lse=torch.cat([lse for lse, _ in layer.parts], dim=2)[:, :, :n_rows],
+            visible=np.concatenate([counts for _, counts in layer.parts], axis=1)[:, :n_rows],
+            has_sink=layer.arguments["sink"] is not None,
+            residual=layer.residual,
+        )

@@ -1,0 +1,152 @@
+"""Span masses from the weights that a model's own eager attention returns.
+
+For models that do not use transformers' attention interface, and as the independent instrument that
+:func:`attnprobe.check` compares with. Each attention module's weights are reduced to spans in a forward hook and let
+go, so one layer's weights are held at a time; ``output_attentions``, which keeps every layer's, is never set.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from attnprobe.capture import LayerRows, SampleSpans, decoder_of, layer_index, refuse_unmeasurable
+from attnprobe.errors import CaptureError
+from attnprobe_kernels.segments import HIDDEN
+
+
+@contextmanager
+def eager_attention(model: nn.Module) -> Iterator[None]:
+    """Let a model attend eagerly inside the context, whatever it was loaded with."""
+    configs: dict[int, Any] = {id(m.config): m.config for m in model.modules() if hasattr(m, "config")}
+    before = {key: getattr(config, "_attn_implementation", None) for key, config in configs.items()}
+    try:
+        for config in configs.values():
+            config._attn_implementation = "eager"
+        yield
+    finally:
+        for key, config in configs.items():
+            config._attn_implementation = before[key]
+
+
+class EagerCapture:
+    """Watch one model's forward calls in eager attention; same use and results as :class:`attnprobe.capture.Capture`.
+
+    The log-sum-exps are logs of masses, so they are right up to one constant a row; a learned sink's mass is what a
+    row's weights lack to 1, and is not given here.
+
+    Parameters
+    ----------
+    model, samples, first_row
+        As in :class:`attnprobe.capture.Capture`.
+    """
+
+    def __init__(self, model: nn.Module, samples: Sequence[SampleSpans], first_row: int) -> None:
+        refuse_unmeasurable(model)
+        self.samples = tuple(samples)
+        self.first_row = first_row
+        self.seconds = 0.0
+        self.warnings: list[str] = []
+        self._model = model
+        self._thread = threading.get_ident()
+        self._stack = ExitStack()
+        self._seen = 0
+        self._call_start = 0
+        self._last_weights: Tensor | None = None
+        self._parts: dict[int, list[tuple[Tensor, np.ndarray, float]]] = {}
+        self._layers: dict[int, int] = {}
+
+    def __enter__(self) -> EagerCapture:
+        with ExitStack() as stack:
+            stack.enter_context(eager_attention(self._model))
+            stack.callback(self._model.register_forward_pre_hook(self._on_model_call, with_kwargs=True).remove)
+            for module in decoder_of(self._model).modules():
+                if "attention" in type(module).__name__.lower():
+                    stack.callback(module.register_forward_hook(self._on_output).remove)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._stack.close()
+
+    def _on_model_call(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if threading.get_ident() != self._thread:
+            return
+        tokens = kwargs["input_ids"] if kwargs.get("input_ids") is not None else args[0]
+        self._call_start = self._seen
+        self._seen += tokens.shape[1]
+
+    def _on_output(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        if threading.get_ident() != self._thread:
+            return
+        begin = time.perf_counter()
+        weights = self._weights_in(output)
+        # A wrapping module passes on the weights of the module inside it: the same tensor once more.
+        if weights is not None and weights is not self._last_weights:
+            self._last_weights = weights
+            first = max(self.first_row, self._call_start)
+            if first < self._seen:
+                self._layers.setdefault(id(module), layer_index(module, len(self._layers)))
+                rows = weights[:, :, weights.shape[2] - (self._seen - first) :]
+                self._parts.setdefault(id(module), []).append(self._reduce(rows.detach()))
+        self.seconds += time.perf_counter() - begin
+
+    def _weights_in(self, output: Any) -> Tensor | None:
+        for item in output if isinstance(output, tuple) else ():
+            if isinstance(item, Tensor) and item.ndim == 4 and item.shape[0] == len(self.samples):
+                n_rows, n_columns = item.shape[2:]
+                if n_rows <= self._seen - self._call_start and n_rows <= n_columns:
+                    return item
+        return None
+
+    def _reduce(self, weights: Tensor) -> tuple[Tensor, np.ndarray, float]:
+        """Sum weights ``[B, H, A, K]`` over spans, in float64."""
+        n_columns = weights.shape[3]
+        tables = [s.segments(max(0, self._seen - n_columns), n_columns) for s in self.samples]
+        mass = weights.new_zeros((*weights.shape[:3], tables[0].n_spans), dtype=torch.float64)
+        visible = np.zeros((weights.shape[0], weights.shape[2], tables[0].n_spans), dtype=np.int64)
+        lost = 0.0
+        for sample, table in enumerate(tables):
+            for start, stop, owner in zip(table.starts, table.stops, table.owners, strict=True):
+                part = weights[sample, :, :, start:stop]
+                total = part.double().sum(-1)  # [H, A]
+                if owner == HIDDEN:
+                    lost = max(lost, float(total.max()))
+                    continue
+                mass[sample, :, :, owner] += total
+                visible[sample, :, owner] += (part > 0).any(dim=0).sum(-1).cpu().numpy()
+        if lost > 1e-6:
+            raise CaptureError(f"{type(self._model).__name__} attends to padding (mass {lost:.2g})")
+        excess = float((mass.sum(-1) - 1).abs().max())
+        return mass.log().float().cpu(), visible, excess
+
+    def finish(self, n_rows: int) -> list[LayerRows]:
+        """Hand over every layer's first ``n_rows`` captured rows.
+
+        Raises
+        ------
+        CaptureError
+            No attention module returned weights, or some layer's rows are missing.
+        """
+        if not self._parts:
+            raise CaptureError(
+                f"{type(self._model).__name__} returns no attention weights and does not use transformers' attention "
+                "interface; it cannot be measured"
+            )
+        results = []
+        for key, parts in self._parts.items():
+            lse = torch.cat([part[0] for part in parts], dim=2)[:, :, :n_rows]
+            if lse.shape[2] < n_rows:
+                raise CaptureError(
+                    f"{type(self._model).__name__}: layer {self._layers[key]} gave {lse.shape[2]} of {n_rows} rows"
+                )
+            visible = np.concatenate([part[1] for part in parts], axis=1)[:, :n_rows]
+            results.append(LayerRows(self._layers[key], lse, visible, False, max(part[2] for part in parts)))
+        return results

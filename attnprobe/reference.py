@@ -1,0 +1,57 @@
+"""An independent float64 total for one sampled row a layer: the check that runs with every measurement."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_TILE = 65536  # keys converted to float64 at a time
+
+
+def sampled_residual(
+    query: Tensor,
+    key: Tensor,
+    lse: Tensor,
+    *,
+    scale: float | None,
+    softcap: float | None,
+    visible: np.ndarray | None,
+    mask: Tensor | None,
+    seed: int,
+) -> float:
+    """|log-add over spans - float64 log-sum-exp over all keys| of one row drawn from a batch, nats.
+
+    Parameters
+    ----------
+    query, key
+        ``[B, Hq, A, D]`` and ``[B, Hkv, N, D]``.
+    lse
+        ``[B, Hq, A, S]``, the span log-sum-exps to check, learned sink not included.
+    scale, softcap, visible, mask
+        As in :func:`attnprobe_kernels.span_lse`.
+    seed
+        Draws the sample, head and row.
+    """
+    n_samples, n_heads, n_rows, head_dim = query.shape
+    rng = np.random.default_rng(seed)
+    sample, head, row = (int(rng.integers(n)) for n in (n_samples, n_heads, n_rows))
+    lo, hi = (0, key.shape[2]) if visible is None else (int(edge) for edge in visible[sample, row])
+    if hi <= lo:
+        return 0.0
+    q = query[sample, head, row].double()
+    k = key[sample, head // (n_heads // key.shape[1])]
+    tiles = []
+    for start in range(lo, hi, _TILE):
+        stop = min(start + _TILE, hi)
+        z = (k[start:stop].double() @ q) * (head_dim**-0.5 if scale is None else scale)
+        if softcap is not None:
+            z = softcap * torch.tanh(z / softcap)
+        if mask is not None:
+            entries = mask[sample, head if mask.shape[1] > 1 else 0, row, start:stop]
+            z = z.masked_fill(~entries, -math.inf) if entries.dtype == torch.bool else z + entries.double()
+        tiles.append(torch.logsumexp(z, dim=0))
+    total = torch.logsumexp(torch.stack(tiles), dim=0)
+    return float((torch.logsumexp(lse[sample, head, row].double(), dim=0) - total.to(lse.device)).abs())
