@@ -190,7 +190,8 @@ class Capture:
         self._model = model
         self._thread = threading.get_ident()
         self._stack = ExitStack()
-        self._seen = 0  # slots fed to the model so far
+        self.n_seen = 0
+        """Slots fed to the model so far."""
         self._call = 0
         self._call_start = 0
         self._call_memo: dict[Any, Any] = {}  # what layers of one forward call share
@@ -213,7 +214,7 @@ class Capture:
                 stack.callback(layer.module.register_forward_pre_hook(self._on_enter, with_kwargs=True).remove)
                 stack.callback(layer.module.register_forward_hook(self._on_leave).remove)
             modules = [layer.module for layer in self._layers.values()]
-            stack.enter_context(observed(modules, implementation_of(self._model), self._on_attention))
+            stack.enter_context(observed(modules, implementation_of(self._model), self.observe))
             self._stack = stack.pop_all()
         return self
 
@@ -232,8 +233,8 @@ class Capture:
         if tokens.shape[0] != len(self.samples):
             raise CaptureError(f"the model was called with {tokens.shape[0]} samples, not {len(self.samples)}")
         self._call += 1
-        self._call_start = self._seen
-        self._seen += tokens.shape[1]
+        self._call_start = self.n_seen
+        self.n_seen += tokens.shape[1]
         self._call_memo = {}
 
     def _on_enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -253,7 +254,8 @@ class Capture:
                 f"{implementation_of(self._model)!r}; load the model with another attn_implementation (sdpa or eager)"
             )
 
-    def _on_attention(self, module: nn.Module, query: Tensor, key: Tensor, mask: Any, kwargs: dict[str, Any]) -> None:
+    def observe(self, module: nn.Module, query: Tensor, key: Tensor, mask: Any, kwargs: dict[str, Any]) -> None:
+        """Take one attention call, as :data:`attnprobe.attention.Observer` says."""
         begin = time.perf_counter()
         layer = self._layers[id(module)]
         layer.observed += 1
@@ -263,10 +265,10 @@ class Capture:
         layer.last_call = self._call
         n_call_rows = query.shape[2]
         first = max(self.first_row, self._call_start)
-        if first < self._seen:
-            if self._seen - n_call_rows > first:
-                raise CaptureError(f"{name} was given {n_call_rows} of the {self._seen - first} rows to capture")
-            rows = np.arange(first, self._seen)
+        if first < self.n_seen:
+            if self.n_seen - n_call_rows > first:
+                raise CaptureError(f"{name} was given {n_call_rows} of the {self.n_seen - first} rows to capture")
+            rows = np.arange(first, self.n_seen)
             self._capture(layer, name, query[:, :, n_call_rows - len(rows) :], key, mask, rows, n_call_rows, kwargs)
         self.seconds += time.perf_counter() - begin
 
@@ -309,7 +311,7 @@ class Capture:
             "chunk": chunk,
         }
         n_columns = key.shape[2]
-        offset = max(0, self._seen - n_columns)
+        offset = max(0, self.n_seen - n_columns)
         visible = self._intervals(layer, name, rows, offset, n_columns)
         bias = kwargs.get("position_bias")
         causal = kwargs.get("is_causal", getattr(layer.module, "is_causal", True))
@@ -332,8 +334,8 @@ class Capture:
             raise CaptureError(f'{name} changed its kind of mask while decoding; measure with capture="live"')
         layer.queries.append(query.detach().clone())
         if layer.source == "tail":
-            layer.tail.append(key[:, :, layer.tail_stop - offset : self._seen - offset].detach().clone())
-            layer.tail_stop = self._seen
+            layer.tail.append(key[:, :, layer.tail_stop - offset : self.n_seen - offset].detach().clone())
+            layer.tail_stop = self.n_seen
 
     def _choose_source(self, layer: _Layer, key: Tensor, odd_mask: Tensor | None) -> str:
         """Where a layer's keys will be found at the end; ``live`` if nowhere as attention sees them now."""

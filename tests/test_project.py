@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+import attnprobe
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = (ROOT / "attnprobe", ROOT / "kernels" / "attnprobe_kernels")
 
@@ -199,3 +201,9 @@ def test_tracked_files_name_no_build_machine() -> None:
     for file in files:
         found = PRIVATE.search(file.read_bytes())
         assert not found, f"{file.relative_to(ROOT)}: {found and found[0]!r}"
+
+
+def test_no_public_name_is_also_a_module() -> None:
+    """Importing a submodule binds its name on the package, and would hide a function of that name."""
+    modules = {path.stem for path in (ROOT / "attnprobe").glob("*.py")}
+    assert not modules & set(attnprobe._HOME)

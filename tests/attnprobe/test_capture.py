@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
+from packaging import version
 from tiny_models import FALLBACK, FAMILIES, INTERFACE, VOCABULARY, eager_masses, tiny_model
 
 from attnprobe.capture import Capture, SampleSpans
@@ -108,7 +110,13 @@ def test_eager_model_gives_the_same(name: str) -> None:
     assert_same(masses(layers, 0, slice(None)), expected(name, prompt, answer))
 
 
-@pytest.mark.parametrize("name", [n for n in INTERFACE if n not in {"deepseek_v3", "qwen3_next"}])
+# transformers 5.17 itself cannot run llama4's chunked masks with a static cache.
+STATIC = [
+    name for name in INTERFACE if name != "llama4" or version.parse(transformers.__version__) >= version.parse("5.20")
+]
+
+
+@pytest.mark.parametrize("name", STATIC)
 def test_static_cache(name: str) -> None:
     model = tiny_model(name)
     prompts = [sequence(23, 0), sequence(9, 1)]

@@ -1,0 +1,296 @@
+"""One batch of prompts on a model: run it under capture and turn each sample into a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+
+from attnprobe.capture import (
+    Capture,
+    CaptureMode,
+    LayerRows,
+    SampleSpans,
+    attention_modules,
+    decoder_of,
+    implementation_of,
+    uses_own_eager_path,
+)
+from attnprobe.decoding import Batch, Progress, forced_logprobs, generate, left_pad
+from attnprobe.errors import CaptureError
+from attnprobe.fallback import EagerCapture
+from attnprobe.manifest import describe
+from attnprobe.prompt import EncodedPrompt, Prompt
+from attnprobe.run import Run
+from attnprobe.spans import Span
+
+if TYPE_CHECKING:
+    from attnprobe.models import LanguageModel
+
+Rows = Literal["predicting", "answer"]
+
+MASS_TOLERANCE = 1e-4
+"""Largest accepted difference, nats, between span log-sum-exps and the float64 total of a sampled row (float32)."""
+
+AUTO_CHUNK = 2048
+"""Tokens fed at a time where attention would otherwise hold a mask or weights of the prompt's length squared."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of :func:`attnprobe.measure`, and what else goes to the model's ``generate``."""
+
+    max_new_tokens: int
+    rows: Rows
+    capture: CaptureMode
+    prefill_chunk: int | Literal["auto"] | None
+    keep_rows: bool
+    strict: bool
+    beyond_window: bool
+    include_eos: bool
+    do_sample: bool
+    seed: int | None
+    backend: str
+    generation: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Item:
+    """One prompt on its way: where it stands in the caller's order, its tokens, and its forced answer if any."""
+
+    position: int
+    prompt: Prompt
+    encoded: EncodedPrompt
+    answer_ids: tuple[int, ...] | None
+    warnings: tuple[str, ...]
+
+    @property
+    def n_fed(self) -> int:
+        """Tokens of prompt and forced answer."""
+        return self.encoded.n_tokens + len(self.answer_ids or ())
+
+
+def _samples(items: Sequence[Item], batch: Batch) -> list[SampleSpans]:
+    """Spans of a batch, filled up with empty ones to one number; :func:`_run_of` takes those out again."""
+    n_spans = max(len(item.encoded.spans) for item in items)
+    padded = [tuple(span.segments for span in item.encoded.spans) for item in items]
+    return [
+        SampleSpans(pad, item.encoded.n_tokens, spans + ((),) * (n_spans - len(spans)))
+        for item, pad, spans in zip(items, batch.pads, padded, strict=True)
+    ]
+
+
+def _device(lm: LanguageModel) -> torch.device:
+    embeddings = lm.model.get_input_embeddings()
+    return next(embeddings.parameters()).device
+
+
+def uses_interface(lm: LanguageModel) -> bool:
+    """Whether the model's layers call an attention function that can be wrapped where they are."""
+    modules = attention_modules(lm.model)
+    return bool(modules) and not uses_own_eager_path(modules, implementation_of(lm.model))
+
+
+def _capture(lm: LanguageModel, samples: list[SampleSpans], first_row: int, options: Options) -> Any:
+    if uses_interface(lm):
+        return Capture(lm.model, samples, first_row, options.capture, options.backend)
+    return EagerCapture(lm.model, samples, first_row)
+
+
+def prefill_chunk_of(
+    lm: LanguageModel, n_tokens: int, is_padded: bool, chunk: int | Literal["auto"] | None
+) -> int | None:
+    """How many tokens to feed at a time (None = all at once).
+
+    ``auto`` splits a prompt of more than ``AUTO_CHUNK`` tokens where the model would otherwise hold a mask or weights
+    of prompt length squared: eager attention, padded batches, and layers with a sliding window or chunks, but for
+    flash attention, which takes none.
+    """
+    if chunk != "auto":
+        return None if chunk is None or chunk >= n_tokens else chunk
+    implementation = implementation_of(lm.model)
+    if n_tokens <= AUTO_CHUNK or implementation.startswith("flash"):
+        return None
+    config = decoder_of(lm.model).config
+    local = any(getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size"))
+    eager = implementation == "eager" or not uses_interface(lm)
+    return AUTO_CHUNK if is_padded or local or eager else None
+
+
+def run_batch(lm: LanguageModel, items: list[Item], options: Options, progress: Progress | None) -> Iterator[Run]:
+    """Run one batch, then give each item's run in the batch's order."""
+    forced = items[0].answer_ids is not None
+    passes = _forced_batch if forced else _generated_batch
+    with torch.no_grad():
+        batch, capture, layers, answers, logprobs, chunk = passes(lm, items, options, progress)
+    n_rows = max(len(ids) for ids in answers)
+    for number, item in enumerate(items):
+        ids = answers[number]
+        # Forced answers end together, generated ones start together.
+        rows = slice(n_rows - len(ids), n_rows) if forced else slice(0, len(ids))
+        yield _run_of(lm, item, number, ids, logprobs[number], rows, layers, capture, batch, chunk, options)
+
+
+def _forced_batch(lm: LanguageModel, items: list[Item], options: Options, progress: Progress | None) -> Any:
+    answers = [tuple(item.answer_ids or ()) for item in items]
+    own_rows = options.rows == "answer"
+    fed = [
+        [*item.encoded.token_ids, *(ids if own_rows else ids[:-1])] for item, ids in zip(items, answers, strict=True)
+    ]
+    batch = left_pad(fed, lm.pad_id, _device(lm))
+    n_tokens = batch.ids.shape[1]
+    n_rows = max(len(ids) for ids in answers)
+    samples = _samples(items, batch)
+    # Rows before a shorter answer, and the last own row, predict nothing of interest: any id, cut off again below.
+    targets = torch.tensor([[lm.pad_id] * (n_rows - len(ids)) + list(ids) + [lm.pad_id] * own_rows for ids in answers])
+    chunk = prefill_chunk_of(lm, n_tokens, batch.is_padded, options.prefill_chunk)
+    with _capture(lm, samples, n_tokens - n_rows, options) as capture:
+        scored = forced_logprobs(lm.model, batch, targets, chunk, progress)
+        layers = capture.finish(n_rows)
+    logprobs = [row[n_rows - len(ids) : n_rows].numpy() for row, ids in zip(scored, answers, strict=True)]
+    return batch, capture, layers, answers, logprobs, chunk
+
+
+def _generated_batch(lm: LanguageModel, items: list[Item], options: Options, progress: Progress | None) -> Any:
+    batch = left_pad([item.encoded.token_ids for item in items], lm.pad_id, _device(lm))
+    n_tokens = batch.ids.shape[1]
+    samples = _samples(items, batch)
+    own_rows = options.rows == "answer"
+    chunk = prefill_chunk_of(lm, n_tokens, batch.is_padded, options.prefill_chunk)
+    with _capture(lm, samples, n_tokens - 1 + own_rows, options) as capture:
+        generated = generate(
+            lm.model,
+            batch,
+            # The last token's own row takes one more step; what that step generates is dropped.
+            max_new_tokens=options.max_new_tokens + own_rows,
+            pad_id=lm.pad_id,
+            prefill_chunk=chunk,
+            do_sample=options.do_sample,
+            seed=options.seed,
+            progress=progress,
+            options=options.generation,
+        )
+        stops = _stop_ids(lm, options)
+        answers = [_cut(row.tolist()[: options.max_new_tokens], stops, options.include_eos) for row in generated.tokens]
+        layers = capture.finish(max(len(ids) for ids in answers))
+    logprobs = [row[: len(ids)].numpy() for row, ids in zip(generated.logprobs, answers, strict=True)]
+    return batch, capture, layers, answers, logprobs, chunk
+
+
+def _stop_ids(lm: LanguageModel, options: Options) -> frozenset[int]:
+    configured = options.generation.get("eos_token_id", lm.model.generation_config.eos_token_id)
+    if configured is None:
+        return frozenset()
+    return frozenset([configured] if isinstance(configured, int) else configured)
+
+
+def _cut(ids: list[int], stops: frozenset[int], include_eos: bool) -> tuple[int, ...]:
+    """The answer up to its end-of-sequence token; an answer that is nothing else keeps it, or there were no rows."""
+    for number, token in enumerate(ids):
+        if token in stops:
+            return tuple(ids[: number + 1] if include_eos or number == 0 else ids[:number])
+    return tuple(ids)
+
+
+def _run_of(
+    lm: LanguageModel,
+    item: Item,
+    sample: int,
+    answer_ids: tuple[int, ...],
+    logprob: np.ndarray,
+    rows: slice,
+    layers: list[LayerRows],
+    capture: Capture | EagerCapture,
+    batch: Batch,
+    chunk: int | None,
+    options: Options,
+) -> Run:
+    """Turn one sample's span log-sum-exps into a run, after checking them."""
+    encoded = item.encoded
+    eager = isinstance(capture, EagerCapture)
+    residual = max(layer.residual for layer in layers)
+    tolerance = MASS_TOLERANCE if not eager else _weight_tolerance(lm)
+    if not residual <= tolerance:
+        raise CaptureError(
+            f"{type(lm.model).__name__}: the spans' total differs from an independent one by {residual:.2g} "
+            f"(allowed {tolerance:.0e}); run attnprobe.check(lm) to find the layer, and please report it"
+        )
+    n_filled = layers[0].lse.shape[-1] - layers[0].has_sink - 1  # prompt spans of the batch's widest sample
+    has_sink = any(layer.has_sink for layer in layers)
+    columns = [*range(len(encoded.spans)), n_filled]
+    heads = {layer.lse.shape[1] for layer in layers}
+    if len(heads) > 1:
+        raise CaptureError(f"{type(lm.model).__name__} has layers of {sorted(heads)} heads; one number is needed")
+    order = sorted(layers, key=lambda layer: layer.layer)
+    shape = (len(order), heads.pop(), len(answer_ids), len(columns) + has_sink)
+    row_mass = np.zeros(shape, dtype=np.float32)
+    row_total = np.zeros(shape[:3], dtype=np.float32)
+    visible = np.zeros((len(order), shape[2], shape[3]), dtype=np.int32)
+    for number, layer in enumerate(order):
+        own = columns + [n_filled + 1] * layer.has_sink
+        width = len(own)
+        lse = layer.lse[sample, :, rows][..., own].double()
+        total = torch.logsumexp(lse, dim=-1)
+        row_mass[number, ..., :width] = torch.exp(lse - total[..., None]).float().numpy()
+        row_total[number] = total.float().numpy()
+        visible[number, :, :width] = layer.visible[sample, rows][:, own]
+    n_prompt = encoded.n_tokens
+    spans = [*encoded.spans, Span("answer", "answer", None, ((n_prompt, n_prompt + len(answer_ids)),))]
+    if has_sink:
+        spans.append(Span("learned_sink", "learned_sink"))
+    warnings = [*item.warnings, *dict.fromkeys(capture.warnings)]
+    if eager:
+        warnings.append(
+            f"{type(lm.model).__name__} does not use transformers' attention interface: measured from the weights of "
+            "its eager attention, which takes memory of prompt chunk times prompt"
+        )
+    if item.answer_ids is None and len(answer_ids) == 1 and answer_ids[0] in _stop_ids(lm, options):
+        warnings.append("the model ended its answer at once: the one row measured predicts the end of sequence")
+    run = Run(
+        mass=row_mass.mean(axis=2, dtype=np.float64).astype(np.float32),
+        row_mass=row_mass,
+        row_total=row_total,
+        visible=visible,
+        layers=tuple(layer.layer for layer in order),
+        spans=tuple(spans),
+        token_ids=(*encoded.token_ids, *answer_ids),
+        n_prompt=n_prompt,
+        answer=lm.tokenizer.decode(list(answer_ids), skip_special_tokens=not options.include_eos),
+        answer_ids=answer_ids,
+        answer_logprob=np.asarray(logprob, dtype=np.float32),
+        rows=options.rows,
+        prompt_text=encoded.text,
+        prompt_id=item.prompt.id,
+        warnings=tuple(warnings),
+        residual=residual,
+        manifest=describe(lm)
+        | {
+            "capture": {
+                "mode": "eager weights" if eager else options.capture,
+                "backend": options.backend,
+                "answer": "generated" if item.answer_ids is None else "forced",
+                "prefill_chunk": chunk,
+                "batch": len(batch.pads),
+                "padding": batch.pads[sample],
+                "seconds": round(capture.seconds, 6),
+            },
+            "generation": {
+                "max_new_tokens": options.max_new_tokens,
+                "do_sample": options.do_sample,
+                "seed": options.seed,
+                "include_eos": options.include_eos,
+                **{name: repr(value) for name, value in options.generation.items()},
+            }
+            if item.answer_ids is None
+            else None,
+        },
+    )
+    return run if options.keep_rows else replace(run, row_mass=None, row_total=None)
+
+
+def _weight_tolerance(lm: LanguageModel) -> float:
+    """How far the sum of a row's eager weights may be from 1 in the model's precision."""
+    return {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 3e-2}.get(lm.model.dtype, 1e-5)

@@ -1,0 +1,219 @@
+"""Measure prompts on a model: from documents and a question to the attention mass of every span."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from attnprobe.batch import Item, Options, Rows, run_batch
+from attnprobe.capture import CaptureMode
+from attnprobe.decoding import Progress, check_generation_options
+from attnprobe.errors import InputError
+from attnprobe.prompt import Prompt, encode_answer
+from attnprobe.run import Run
+
+if TYPE_CHECKING:
+    from attnprobe.models import LanguageModel
+
+Answer = str | Sequence[int]
+
+
+def measure(
+    lm: LanguageModel,
+    prompt: Prompt,
+    *,
+    answer: Answer | None = None,
+    max_new_tokens: int = 64,
+    rows: Rows = "predicting",
+    capture: CaptureMode = "deferred",
+    prefill_chunk: int | Literal["auto"] | None = "auto",
+    keep_rows: bool = True,
+    strict: bool = False,
+    beyond_window: bool = False,
+    include_eos: bool = False,
+    do_sample: bool = False,
+    seed: int | None = None,
+    backend: str = "auto",
+    progress: Progress | None = None,
+    **generation: Any,
+) -> Run:
+    """Measure how much attention each span of a prompt gets while the model writes its answer.
+
+    Parameters
+    ----------
+    lm
+        From :func:`attnprobe.load`, or ``LanguageModel(model, tokenizer)``.
+    prompt
+        What to ask.
+    answer
+        Force this answer (text, or token ids taken as they are) instead of generating one. One pass, no decoding.
+    max_new_tokens
+        Longest answer to generate, tokens.
+    rows
+        Which query rows are averaged: those that *predict* the answer tokens (the last prompt row is the first), or
+        the answer tokens' own.
+    capture
+        ``deferred``: while decoding copy queries only, reduce once at the end. ``live``: reduce at every step. Same
+        numbers.
+    prefill_chunk
+        Feed the prompt this many tokens at a time. ``auto``: all at once, unless the model would hold a mask or
+        weights of prompt length squared. None: all at once.
+    keep_rows
+        Keep the masses of each row (``run.row_mass``), not only their mean.
+    strict
+        Refuse prompts with tokens that straddle spans or control tokens inside texts, instead of warning.
+    beyond_window
+        Allow more tokens than the model was made for (rotary models only).
+    include_eos
+        Count the end-of-sequence token as part of a generated answer.
+    do_sample, seed
+        Sample instead of greedy decoding; the caller's random state is left as it was.
+    backend
+        Of :func:`attnprobe_kernels.span_lse`.
+    progress
+        Called as ``progress(stage, done, total)``.
+    generation
+        Further arguments of the model's ``generate``, e.g. ``temperature``.
+
+    Raises
+    ------
+    InputError
+        The prompt, the answer or an option cannot be used; the message says why and what to do.
+    CaptureError
+        The model, or one of its layers, cannot be captured.
+    """
+    options = Options(
+        max_new_tokens=max_new_tokens,
+        rows=rows,
+        capture=capture,
+        prefill_chunk=prefill_chunk,
+        keep_rows=keep_rows,
+        strict=strict,
+        beyond_window=beyond_window,
+        include_eos=include_eos,
+        do_sample=do_sample,
+        seed=seed,
+        backend=backend,
+        generation=generation,
+    )
+    _check_options(options)
+    item = _prepare(lm, 0, prompt, answer, options)
+    return next(run_batch(lm, [item], options, progress))
+
+
+def measure_many(
+    lm: LanguageModel,
+    prompts: Sequence[Prompt],
+    *,
+    answers: Sequence[Answer | None] | None = None,
+    batch_size: int = 1,
+    on_run: Callable[[int, Run], None] | None = None,
+    progress: Progress | None = None,
+    **options: Any,
+) -> list[Run]:
+    """Measure several prompts, in left-padded batches of similar length; the runs come back in the given order.
+
+    Parameters
+    ----------
+    lm
+        As in :func:`measure`.
+    prompts
+        What to ask.
+    answers
+        One forced answer a prompt; None (the default, or an entry) generates.
+    batch_size
+        Prompts run together. The masses are those of one by one. Sampled answers depend on the batch.
+    on_run
+        Called as ``on_run(index, run)`` as soon as a prompt is measured, longest first.
+    progress, options
+        As in :func:`measure`.
+
+    Raises
+    ------
+    InputError, CaptureError
+        As in :func:`measure`. All prompts are checked before the first one runs.
+    """
+    if isinstance(prompts, Prompt):
+        raise InputError("measure_many takes a list of prompts; use measure for a single one")
+    if batch_size < 1:
+        raise InputError(f"batch_size is {batch_size}; it must be at least 1")
+    forced = [None] * len(prompts) if answers is None else list(answers)
+    if len(forced) != len(prompts):
+        raise InputError(f"{len(forced)} answers for {len(prompts)} prompts; give one each, or None to generate")
+    settings = _options_of(options)
+    _check_options(settings)
+    items = [
+        _prepare(lm, number, prompt, answer, settings)
+        for number, (prompt, answer) in enumerate(zip(prompts, forced, strict=True))
+    ]
+    runs: dict[int, Run] = {}
+    for batch in _batches(items, batch_size):
+        for item, run in zip(batch, run_batch(lm, batch, settings, progress), strict=True):
+            runs[item.position] = run
+            if on_run is not None:
+                on_run(item.position, run)
+    return [runs[number] for number in range(len(prompts))]
+
+
+def _options_of(given: dict[str, Any]) -> Options:
+    """The options of :func:`measure`, its defaults where not given; whatever it does not know goes to ``generate``."""
+    defaults: dict[str, Any] = measure.__kwdefaults__ or {}
+    names = [name for name in Options.__dataclass_fields__ if name != "generation"]
+    known: dict[str, Any] = {name: given.get(name, defaults[name]) for name in names}
+    return Options(**known, generation={name: value for name, value in given.items() if name not in names})
+
+
+def _check_options(options: Options) -> None:
+    if not isinstance(options.max_new_tokens, int) or options.max_new_tokens < 1:
+        raise InputError(
+            f"max_new_tokens is {options.max_new_tokens}; with no answer token there is nothing to average"
+        )
+    for name, value, allowed in (
+        ("rows", options.rows, ("predicting", "answer")),
+        ("capture", options.capture, ("deferred", "live")),
+    ):
+        if value not in allowed:
+            raise InputError(f"{name}={value!r} is unknown; choose one of {', '.join(allowed)}")
+    chunk = options.prefill_chunk
+    if chunk != "auto" and chunk is not None and (not isinstance(chunk, int) or chunk < 1):
+        raise InputError(f"prefill_chunk is {chunk!r}; give a number of tokens, None for all at once, or 'auto'")
+    if options.include_eos and options.rows == "answer":
+        raise InputError("include_eos needs rows='predicting': the end-of-sequence token has no row of its own")
+    check_generation_options(dict(options.generation))
+
+
+def _prepare(lm: LanguageModel, position: int, prompt: Prompt, answer: Answer | None, options: Options) -> Item:
+    if not isinstance(prompt, Prompt):
+        raise InputError(f"prompt {position} is a {type(prompt).__name__}; give a Prompt, e.g. Prompt.from_text(text)")
+    encoded = prompt.encode(lm.tokenizer, strict=options.strict)
+    ids: tuple[int, ...] | None = None
+    warnings: tuple[str, ...] = encoded.warnings
+    if answer is not None:
+        ids, more = encode_answer(encoded, lm.tokenizer, answer)
+        warnings = (*warnings, *more)
+    item = Item(position, prompt, encoded, ids, warnings)
+    _check_length(lm, item, options)
+    return item
+
+
+def _check_length(lm: LanguageModel, item: Item, options: Options) -> None:
+    limit = lm.max_positions
+    n_answer = options.max_new_tokens if item.answer_ids is None else len(item.answer_ids)
+    needed = item.encoded.n_tokens + n_answer
+    if limit is None or needed <= limit or (options.beyond_window and not lm.positions_are_hard):
+        return
+    what = f"the prompt{f' {item.prompt.id!r}' if item.prompt.id else ''} has {item.encoded.n_tokens:,} tokens"
+    for span in item.encoded.spans:
+        if span.kind == "document" and span.n_tokens > limit:
+            what = f'document {span.document} ("{span.name}") alone has {span.n_tokens:,} tokens'
+            break
+    remedy = "shorten it" if lm.positions_are_hard else "shorten it, scale RoPE, or pass beyond_window=True"
+    raise InputError(f"{what}, and with {n_answer} answer tokens the model's limit is {limit:,}; {remedy}")
+
+
+def _batches(items: Sequence[Item], size: int) -> Iterator[list[Item]]:
+    """Longest first, so that running out of memory happens at once; forced and generated answers do not mix."""
+    for forced in (True, False):
+        group = sorted((i for i in items if (i.answer_ids is not None) is forced), key=lambda i: -i.n_fed)
+        for start in range(0, len(group), size):
+            yield group[start : start + size]
