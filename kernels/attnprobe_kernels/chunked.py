@@ -74,15 +74,16 @@ def span_lse(args: RowArguments, segments: list[Segments]) -> Tensor:
     out = args.q.new_full((n_spans, n_samples, n_q_heads, n_rows), float("-inf"), dtype=torch.float32)
     for sample, table in enumerate(segments):
         starts, stops = np.asarray(table.starts), np.asarray(table.stops)
+        parts: dict[int, list[Tensor]] = {}
         for start, stop, z in _sample_logits(args, sample):
-            touched = np.flatnonzero((starts < stop) & (stops > start) & (stops > starts))
-            for index in touched:
+            for index in np.flatnonzero((starts < stop) & (stops > start) & (stops > starts)):
                 owner = table.owners[index]
-                if owner == HIDDEN:
-                    continue
-                a, b = max(int(starts[index]), start) - start, min(int(stops[index]), stop) - start
-                part = torch.logsumexp(z[..., a:b], dim=-1).reshape(n_q_heads, n_rows)
-                out[owner, sample] = torch.logaddexp(out[owner, sample], part)
+                if owner != HIDDEN:
+                    a, b = max(int(starts[index]), start) - start, min(int(stops[index]), stop) - start
+                    parts.setdefault(owner, []).append(torch.logsumexp(z[..., a:b], dim=-1))
+        for owner, pieces in parts.items():
+            lse = pieces[0] if len(pieces) == 1 else torch.logsumexp(torch.stack(pieces), dim=0)
+            out[owner, sample] = lse.reshape(n_q_heads, n_rows)
     return out.permute(1, 2, 3, 0)
 
 

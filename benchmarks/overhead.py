@@ -1,0 +1,188 @@
+"""What a measurement costs beside the plain run of the same tokens, in seconds and in memory.
+
+    python benchmarks/overhead.py                      # SmolLM2, 4096 tokens, 32 answer rows, with eager for comparison
+    python benchmarks/overhead.py --tokens 8192 --no-eager
+    python benchmarks/overhead.py --model tiny --tokens 131072 --no-eager
+
+Times come from one process in which plain and instrumented runs alternate, after a warm-up of each. Peak memory comes
+from a fresh process for each variant, as the operating system counts it. `eager` is what a user would do instead:
+`output_attentions=True`, which keeps every layer's whole matrix.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+WORDS = tuple("the of and to in a is that for it as was with be by on not he his but at are this".split())  # noqa: SIM905
+
+
+def load(name: str, n_tokens: int) -> Any:
+    """A language model: an alias or path, or ``tiny``, a random two-layer one for any length."""
+    import attnprobe as ap
+
+    if name != "tiny":
+        return ap.load(name, progress=False)
+    from transformers import AutoModelForCausalLM, LlamaConfig
+
+    tokenizer = ap.load("smollm2", progress=False).tokenizer
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=n_tokens + 64,
+    )
+    return ap.LanguageModel(AutoModelForCausalLM.from_config(config), tokenizer)
+
+
+def make_prompt(lm: Any, n_tokens: int, n_documents: int = 10) -> Any:
+    """A prompt of at most ``n_tokens`` tokens: ten documents of common words and a question."""
+    import random
+
+    import attnprobe as ap
+
+    draw = random.Random(0)
+    overhead = ap.Prompt(["x"] * n_documents, "What is it?").encode(lm.tokenizer).n_tokens
+    words = [" ".join(draw.choices(WORDS, k=(n_tokens - overhead) // n_documents)) for _ in range(n_documents)]
+    prompt = ap.Prompt(words, "What is it?")
+    assert prompt.encode(lm.tokenizer).n_tokens <= n_tokens
+    return prompt
+
+
+def runs(lm: Any, prompt: Any, answer: list[int]) -> dict[str, Any]:
+    """The three variants as functions that return seconds spent in capture."""
+    import attnprobe as ap
+
+    ids = torch.tensor([[*prompt.encode(lm.tokenizer).token_ids, *answer[:-1]]])
+
+    def plain() -> float:
+        with torch.no_grad():
+            lm.model(ids, use_cache=False, logits_to_keep=len(answer))
+        return 0.0
+
+    def instrumented() -> float:
+        return ap.measure(lm, prompt, answer=answer, beyond_window=True).manifest["capture"]["seconds"]
+
+    def eager() -> float:
+        lm.model.set_attn_implementation("eager")
+        with torch.no_grad():
+            output = lm.model(ids, use_cache=False, logits_to_keep=len(answer), output_attentions=True)
+        begin = time.perf_counter()
+        bounds = [span.segments for span in prompt.encode(lm.tokenizer).spans]
+        for layer in output.attentions:
+            rows = layer[0, :, -len(answer) :]
+            [sum(rows[..., a:b].sum(-1) for a, b in segments) for segments in bounds if segments]
+        return time.perf_counter() - begin
+
+    return {"plain": plain, "instrumented": instrumented, "eager": eager}
+
+
+def child(args: argparse.Namespace) -> None:
+    """Run in a fresh process: time variants in turn, or run one once for its peak memory; print JSON."""
+    lm = load(args.model, args.tokens)
+    prompt = make_prompt(lm, args.tokens)
+    answer = list(range(100, 100 + args.rows))
+    variants = runs(lm, prompt, answer)
+    loaded = peak_bytes()
+    result: dict[str, Any] = {"tokens": prompt.encode(lm.tokenizer).n_tokens + args.rows - 1, "loaded_bytes": loaded}
+    if args.child == "pairs":
+        for name in ("plain", "instrumented"):
+            variants[name]()
+        times: dict[str, list[float]] = {"plain": [], "instrumented": [], "capture": []}
+        for _ in range(args.pairs):
+            for name in ("plain", "instrumented"):
+                begin = time.perf_counter()
+                inside = variants[name]()
+                times[name].append(time.perf_counter() - begin)
+                if name == "instrumented":
+                    times["capture"].append(inside)
+        result["seconds"] = times
+    else:
+        begin = time.perf_counter()
+        variants[args.child]()
+        result["seconds"] = time.perf_counter() - begin
+    result["peak_bytes"] = peak_bytes()
+    print(json.dumps(result))
+
+
+def peak_bytes() -> int:
+    """Largest resident size of this process so far."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def in_fresh_process(args: argparse.Namespace, what: str) -> dict[str, Any]:
+    command = [sys.executable, __file__, "--child", what, "--model", args.model]
+    command += ["--tokens", str(args.tokens), "--rows", str(args.rows), "--pairs", str(args.pairs)]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "HF_HUB_OFFLINE": "1"})
+    if done.returncode:
+        raise SystemExit(f"{what}: exit {done.returncode}\n{done.stderr[-2000:]}")
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", default="smollm2", help="alias, folder, .gguf, or `tiny`")
+    parser.add_argument("--tokens", type=int, default=4096, help="prompt length, tokens")
+    parser.add_argument("--rows", type=int, default=32, help="answer tokens")
+    parser.add_argument("--pairs", type=int, default=5, help="timed pairs of plain and instrumented runs")
+    parser.add_argument(
+        "--eager", action=argparse.BooleanOptionalAction, default=True, help="compare with eager weights"
+    )
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.child:
+        child(args)
+        return
+    pairs = in_fresh_process(args, "pairs")
+    memory = {name: in_fresh_process(args, name) for name in ("plain", "instrumented")}
+    if args.eager:
+        memory["eager"] = in_fresh_process(args, "eager")
+    seconds = pairs["seconds"]
+    medians = {name: statistics.median(values) for name, values in seconds.items()}
+    ratios = [b / a for a, b in zip(seconds["plain"], seconds["instrumented"], strict=True)]
+    print(f"{args.model}, {pairs['tokens']} tokens, {args.rows} rows, {torch.get_num_threads()} threads")
+    print(f"  plain pass               {medians['plain']:8.2f} s   (median of {args.pairs})")
+    print(f"  instrumented call        {medians['instrumented']:8.2f} s")
+    print(f"  ratio, pair by pair      {statistics.median(ratios):8.3f}     ({min(ratios):.3f} to {max(ratios):.3f})")
+    share = medians["capture"] / medians["plain"]
+    print(f"  spent in capture         {medians['capture']:8.3f} s   ({share:.2%} of the plain pass)")
+    for name, figures in memory.items():
+        extra = (figures["peak_bytes"] - memory["plain"]["peak_bytes"]) / 2**20
+        line = f"  peak memory, {name:<12}{figures['peak_bytes'] / 2**30:8.2f} GiB ({extra:+.0f} MiB)"
+        print(line + (f", {figures['seconds']:.1f} s cold" if name == "eager" else ""))
+    if args.json:
+        record = {
+            "model": args.model,
+            "tokens": pairs["tokens"],
+            "rows": args.rows,
+            "threads": torch.get_num_threads(),
+            "machine": platform.machine(),
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "seconds": seconds,
+            "peak_bytes": {name: figures["peak_bytes"] for name, figures in memory.items()},
+            "eager_seconds": memory.get("eager", {}).get("seconds"),
+        }
+        args.json.parent.mkdir(parents=True, exist_ok=True)
+        args.json.write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
