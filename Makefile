@@ -1,9 +1,9 @@
 # make demo   a first measurement on a small model that needs no download from a model hub
 # make test   everything that continuous integration runs
 #
-# Variables: PYTHON (3.10 or newer; python3), TORCH_INDEX (package index for torch alone; the default index serves
-# a CUDA build of several GB on Linux, https://download.pytorch.org/whl/cpu a CPU build of 200 MB), JOBS (2, test
-# processes), ARGS (more arguments for pytest, the demo or the benchmarks).
+# Variables: PYTHON (3.10 or newer; python3), TORCH_INDEX (package index for torch alone: on Linux the default one may
+# serve a CUDA build of several GB, and PyTorch documents one of CPU builds), JOBS (2, test processes), ARGS (more
+# arguments for pytest, the demo or the benchmarks).
 
 PYTHON ?= python3
 TORCH_INDEX ?=
