@@ -94,7 +94,7 @@ class _Layer:
     queries: list[Tensor] = field(default_factory=list)
     arguments: dict[str, Any] = field(default_factory=dict)
     parts: list[tuple[Tensor, np.ndarray]] = field(default_factory=list)  # lse, visible
-    residual: float = 0.0
+    residual: Tensor | None = None
     entered: int = 0
     observed: int = 0
     last_call: int = 0
@@ -324,11 +324,12 @@ class Capture:
         )
         if bias is not None:
             odd_mask = float_mask(bias[:, :, handed, :n_columns], odd_mask, visible)
+            self._call_memo["bias", layer.index] = odd_mask  # kept for the call: its id stands for it below
         if layer.source is None:
             layer.source = self._choose_source(layer, key, odd_mask)
             layer.tail_start = layer.tail_stop = offset + int(visible[:, 0, 0].min())
         if layer.source == "live":
-            self._reduce(layer, name, query, key, rows, offset, visible, odd_mask)
+            self._reduce(layer, name, query, key, offset, visible, odd_mask)
             return
         if odd_mask is not None:
             raise CaptureError(f'{name} changed its kind of mask while decoding; measure with capture="live"')
@@ -368,7 +369,6 @@ class Capture:
         name: str,
         query: Tensor,
         key: Tensor,
-        rows: np.ndarray,
         offset: int,
         visible: np.ndarray,
         odd_mask: Tensor | None,
@@ -399,7 +399,7 @@ class Capture:
             column = sink.detach().to(lse.device, lse.dtype).reshape(1, -1, 1, 1).expand(*lse.shape[:3], 1)
             lse = torch.cat([lse, column], dim=-1)
             counts = np.concatenate([counts, np.zeros_like(counts[..., :1])], axis=-1)
-        layer.parts.append((lse.cpu(), counts))
+        layer.parts.append((lse, counts))
 
     def finish(self, n_rows: int) -> list[LayerRows]:
         """Reduce what was deferred and hand over every layer's first ``n_rows`` captured rows.
@@ -411,29 +411,37 @@ class Capture:
         """
         begin = time.perf_counter()
         self._call_memo = {}
-        results = [self._finish_layer(layer, n_rows) for layer in self._layers.values() if layer.entered]
-        if not results:
+        layers = [layer for layer in self._layers.values() if layer.entered]
+        if not layers:
             raise CaptureError(f"no attention layer of {type(self._model).__name__} ran")
+        # All layers are reduced before the first result is waited for.
+        for layer in layers:
+            self._reduce_deferred(layer, n_rows)
+        results = [self._collect(layer, n_rows) for layer in layers]
         self.seconds += time.perf_counter() - begin
         return results
 
-    def _finish_layer(self, layer: _Layer, n_rows: int) -> LayerRows:
+    def _reduce_deferred(self, layer: _Layer, n_rows: int) -> None:
+        if not layer.queries:
+            return
         name = f"{type(layer.module).__name__} (layer {layer.index})"
-        if layer.queries:
-            query = torch.cat(layer.queries, dim=2)[:, :, :n_rows]
-            key = layer.cache_layer.keys if layer.source == "cache" else torch.cat(layer.tail, dim=2)
-            offset = 0 if layer.source == "cache" else layer.tail_start
-            rows = np.arange(self.first_row, self.first_row + query.shape[2])
-            visible = self._intervals(layer, name, rows, offset, key.shape[2])
-            self._reduce(layer, name, query, key, rows, offset, visible, None)
-            layer.queries, layer.tail = [], []
+        query = torch.cat(layer.queries, dim=2)[:, :, :n_rows]
+        key = layer.cache_layer.keys if layer.source == "cache" else torch.cat(layer.tail, dim=2)
+        offset = 0 if layer.source == "cache" else layer.tail_start
+        rows = np.arange(self.first_row, self.first_row + query.shape[2])
+        visible = self._intervals(layer, name, rows, offset, key.shape[2])
+        self._reduce(layer, name, query, key, offset, visible, None)
+        layer.queries, layer.tail = [], []
+
+    def _collect(self, layer: _Layer, n_rows: int) -> LayerRows:
+        name = f"{type(layer.module).__name__} (layer {layer.index})"
         captured = sum(part[0].shape[2] for part in layer.parts)
         if captured < n_rows:
             raise CaptureError(f"{name} gave {captured} of {n_rows} rows")
         return LayerRows(
             layer=layer.index,
-            lse=torch.cat([lse for lse, _ in layer.parts], dim=2)[:, :, :n_rows],
+            lse=torch.cat([lse for lse, _ in layer.parts], dim=2)[:, :, :n_rows].cpu(),
             visible=np.concatenate([counts for _, counts in layer.parts], axis=1)[:, :n_rows],
             has_sink=layer.arguments["sink"] is not None,
-            residual=layer.residual,
+            residual=0.0 if layer.residual is None else float(layer.residual),
         )

@@ -21,8 +21,10 @@ def sampled_residual(
     visible: np.ndarray | None,
     mask: Tensor | None,
     seed: int,
-) -> float:
+) -> Tensor:
     """|log-add over spans - float64 log-sum-exp over all keys| of one row drawn from a batch, nats.
+
+    A scalar on the device of ``query``, so that nothing waits for it there.
 
     Parameters
     ----------
@@ -40,7 +42,7 @@ def sampled_residual(
     sample, head, row = (int(rng.integers(n)) for n in (n_samples, n_heads, n_rows))
     lo, hi = (0, key.shape[2]) if visible is None else (int(edge) for edge in visible[sample, row])
     if hi <= lo:
-        return 0.0
+        return query.new_zeros((), dtype=torch.float64)
     q = query[sample, head, row].double()
     k = key[sample, head // (n_heads // key.shape[1])]
     tiles = []
@@ -54,4 +56,4 @@ def sampled_residual(
             z = z.masked_fill(~entries, -math.inf) if entries.dtype == torch.bool else z + entries.double()
         tiles.append(torch.logsumexp(z, dim=0))
     total = torch.logsumexp(torch.stack(tiles), dim=0)
-    return float((torch.logsumexp(lse[sample, head, row].double(), dim=0) - total.to(lse.device)).abs())
+    return (torch.logsumexp(lse[sample, head, row].double(), dim=0) - total).abs()
