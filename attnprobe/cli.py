@@ -1,0 +1,436 @@
+"""The command line: ``attnprobe measure``, ``check``, ``plan`` and ``demo``.
+
+Results go to standard output, everything else to standard error. Exit status: 0 done, 1 a check failed or a prompt does
+not fit, 2 the input or the arguments are wrong, 130 interrupted. torch and transformers are imported by the commands
+that need them, so that ``--help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from attnprobe import __version__
+from attnprobe.cli_options import (
+    Answer,
+    AttnImplementation,
+    BatchSize,
+    DeviceMap,
+    Dtype,
+    Force,
+    Format,
+    Json,
+    Layout,
+    Limit,
+    Markers,
+    MaxNewTokens,
+    ModelName,
+    NoRows,
+    PrefillChunk,
+    PromptFile,
+    Quiet,
+    Revision,
+    Rope,
+    Template,
+    TrustRemoteCode,
+    chunk_tokens,
+    head_numbers,
+    layer_numbers,
+    sampling_arguments,
+)
+from attnprobe.errors import CaptureError, InputError
+from attnprobe.terminal import count, say, speaks_unicode, work_bar
+
+if TYPE_CHECKING:
+    from attnprobe.blueprint import Blueprint
+    from attnprobe.models import LanguageModel
+    from attnprobe.prompt import Prompt
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+
+def main() -> None:
+    """Run the command line; the entry point."""
+    # transformers' own advice would come between the lines of progress.
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    app()
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"attnprobe {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _attnprobe(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show it.")] = False,
+) -> None:
+    """Measure how much attention each document of a prompt gets while a language model writes its answer."""
+
+
+@app.command()
+def measure(
+    prompts: PromptFile,
+    model: ModelName,
+    out: Annotated[Path, typer.Option(help="Folder for runs/, curve.csv and manifest.json; a second call resumes.")],
+    answer: Answer = "generate",
+    max_new_tokens: MaxNewTokens = 64,
+    rows: Annotated[
+        Literal["predicting", "answer"],
+        typer.Option(help="Query rows averaged: those that predict the answer's tokens, or the answer's own."),
+    ] = "predicting",
+    norm: Annotated[
+        Literal["share", "log_share", "mass", "density", "advantage"],
+        typer.Option(
+            help="Unit of the curve: share of the documents' attention (also as a geometric mean), attention "
+            "mass, attention a token (1 = even), or against the other documents (nats)."
+        ),
+    ] = "share",
+    layers: Annotated[str | None, typer.Option(help="Layers of the curve, e.g. 0-5,7. [default: all]")] = None,
+    heads: Annotated[
+        str | None,
+        typer.Option(help="Heads of the curve, e.g. 0-3, or layer:head pairs, e.g. 12:3,14:0. [default: all]"),
+    ] = None,
+    format: Format = "auto",
+    limit: Limit = None,
+    layout: Layout = "question_last",
+    markers: Markers = "xml",
+    template: Template = "auto",
+    batch_size: BatchSize = 1,
+    prefill_chunk: PrefillChunk = "auto",
+    capture: Annotated[
+        Literal["deferred", "live"],
+        typer.Option(help="Reduce once after decoding, or at every step; the numbers are the same."),
+    ] = "deferred",
+    sample: Annotated[bool, typer.Option("--sample", help="Sample answers instead of greedy decoding.")] = False,
+    temperature: Annotated[float | None, typer.Option(help="With --sample. [default: the model's own]")] = None,
+    top_p: Annotated[float | None, typer.Option(help="With --sample. [default: the model's own]")] = None,
+    seed: Annotated[int, typer.Option(help="With --sample.")] = 0,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Refuse tokens that straddle spans and control tokens in texts.")
+    ] = False,
+    beyond_window: Annotated[
+        bool, typer.Option("--beyond-window", help="Allow prompts longer than the model was made for.")
+    ] = False,
+    no_rows: NoRows = False,
+    dtype: Dtype = None,
+    device_map: DeviceMap = None,
+    attn_implementation: AttnImplementation = None,
+    rope: Rope = None,
+    revision: Revision = None,
+    trust_remote_code: TrustRemoteCode = False,
+    force: Force = False,
+    json_: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Measure prompts into a folder, and print the curve.
+
+    Each prompt gets a run file as soon as it is measured; the same command goes on where it was interrupted. curve.csv
+    holds every curve and their means.
+
+    PROMPTS holds one JSON object a line: {"id", "documents": ["text", ...], "question", "answer"?, "system"?}. Files of
+    Lost in the Middle, HotpotQA and SQuAD are read as they are.
+    """
+    with _reported():
+        chosen_layers, chosen_heads = layer_numbers(layers), head_numbers(heads)
+        chunk = chunk_tokens(prefill_chunk)
+        sampling = sampling_arguments(sample, temperature, top_p, seed)
+        read = _read(prompts, format, layout, markers, template, limit)
+        from attnprobe.measure_folder import measure_folder
+        from attnprobe.run_folder import check_folder, finished_runs
+        from attnprobe.summary import Selection
+        from attnprobe.summary_text import summary_lines
+
+        check_folder(out, force)
+        lm = _load(
+            model,
+            quiet,
+            dtype=dtype,
+            device_map=device_map,
+            attn_implementation=attn_implementation,
+            rope=rope,
+            revision=revision,
+            trust_remote_code=trust_remote_code,
+        )
+        try:
+            result = measure_folder(
+                lm,
+                read,
+                out,
+                answers=answer,
+                selection=Selection(norm, chosen_layers, chosen_heads),
+                batch_size=batch_size,
+                force=force,
+                settings={"layout": layout, "markers": markers, "template": template},
+                about={"prompts": prompts, "n_prompts": len(read), "model": model},
+                quiet=quiet,
+                max_new_tokens=max_new_tokens,
+                rows=rows,
+                capture=capture,
+                prefill_chunk=chunk,
+                keep_rows=not no_rows,
+                strict=strict,
+                beyond_window=beyond_window,
+                **sampling,
+            )
+        except KeyboardInterrupt:
+            n = len(finished_runs(out))
+            say(f"interrupted: {count(n, 'run')} kept in {out}; the same command goes on from there")
+            raise typer.Exit(130) from None
+        if json_:
+            _print_json(
+                {
+                    "model": model,
+                    "out": str(out),
+                    "settings_sha256": result.settings_sha256,
+                    "measured": result.n_measured,
+                    "reused": len(result.results) - result.n_measured,
+                    "seconds": result.seconds,
+                    "means": [group.to_dict() for group in result.means],
+                    "prompts": [one.to_dict() for one in result.results],
+                }
+            )
+        else:
+            _print_lines(summary_lines(result.results, result.means, speaks_unicode()))
+        say(f"runs, curve.csv and manifest.json in {out}", quiet)
+
+
+@app.command()
+def check(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="Alias (smollm2), hub id, folder, or .gguf file.")],
+    tokens: Annotated[
+        int | None,
+        typer.Option(min=16, help="Length of the longest prompt, tokens. [default: 48, or 1.5 short windows]"),
+    ] = None,
+    dtype: Dtype = None,
+    device_map: DeviceMap = None,
+    attn_implementation: AttnImplementation = None,
+    rope: Rope = None,
+    revision: Revision = None,
+    trust_remote_code: TrustRemoteCode = False,
+    json_: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Check the capture on a model, layer by layer.
+
+    Masses are compared with an independent reference; exit status 1 where a layer differs.
+    """
+    with _reported():
+        lm = _load(
+            model,
+            quiet,
+            dtype=dtype,
+            device_map=device_map,
+            attn_implementation=attn_implementation,
+            rope=rope,
+            revision=revision,
+            trust_remote_code=trust_remote_code,
+        )
+        from attnprobe.check_text import report_dict, report_lines
+        from attnprobe.selfcheck import check as run_check
+
+        with work_bar("checking", None, quiet):
+            report = run_check(lm, n_tokens=tokens)
+        if json_:
+            _print_json(report_dict(model, report))
+        else:
+            _print_lines(report_lines(model, report))
+        if not report.passed:
+            raise typer.Exit(1)
+
+
+@app.command()
+def plan(
+    prompts: PromptFile,
+    model: ModelName,
+    answer: Answer = "generate",
+    max_new_tokens: MaxNewTokens = 64,
+    format: Format = "auto",
+    limit: Limit = None,
+    layout: Layout = "question_last",
+    markers: Markers = "xml",
+    template: Template = "auto",
+    batch_size: BatchSize = 1,
+    prefill_chunk: PrefillChunk = "auto",
+    no_rows: NoRows = False,
+    dtype: Dtype = None,
+    device_map: DeviceMap = None,
+    attn_implementation: AttnImplementation = None,
+    rope: Rope = None,
+    revision: Revision = None,
+    trust_remote_code: TrustRemoteCode = False,
+    json_: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Say what a measurement takes; loads no weights.
+
+    Tokens are exact; memory and time are estimates. Exit status 1 where a prompt does not fit the model's window.
+    """
+    with _reported():
+        chunk = chunk_tokens(prefill_chunk)
+        read = _read(prompts, format, layout, markers, template, limit)
+        from attnprobe.plan import plan as make_plan
+        from attnprobe.plan_text import plan_lines
+
+        planned = make_plan(
+            _blueprint(
+                model,
+                quiet,
+                dtype=dtype,
+                device_map=device_map,
+                attn_implementation=attn_implementation,
+                rope=rope,
+                revision=revision,
+                trust_remote_code=trust_remote_code,
+            ),
+            read,
+            answers=answer,
+            max_new_tokens=max_new_tokens,
+            batch_size=batch_size,
+            prefill_chunk=chunk,
+            keep_rows=not no_rows,
+            quiet=quiet,
+        )
+        if json_:
+            _print_json(planned.to_dict())
+        else:
+            _print_lines(plan_lines(planned))
+        if planned.too_long:
+            raise typer.Exit(1)
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the runs and the picture.")] = Path("out/demo"),
+    model: ModelName = "smollm2",
+    dtype: Dtype = None,
+    device_map: DeviceMap = None,
+    attn_implementation: AttnImplementation = None,
+    revision: Revision = None,
+    trust_remote_code: TrustRemoteCode = False,
+    force: Force = False,
+    json_: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Measure ten documents at all ten positions.
+
+    Ten short documents and a question, all ten rotations, the curve in the terminal and as a picture; about half a
+    minute with SmolLM2 on two CPU cores.
+    """
+    with _reported():
+        from attnprobe.run_folder import check_folder
+
+        check_folder(out, force)
+        lm = _load(
+            model,
+            quiet,
+            dtype=dtype,
+            device_map=device_map,
+            attn_implementation=attn_implementation,
+            revision=revision,
+            trust_remote_code=trust_remote_code,
+        )
+        from attnprobe.demo import demo as run_demo
+        from attnprobe.demo import demo_lines
+
+        result = run_demo(lm, out, force, quiet)
+        if json_:
+            _print_json({"model": model, **result.to_dict()})
+        else:
+            _print_lines(demo_lines(result, model, speaks_unicode()))
+        say(f"picture and runs in {out}", quiet)
+
+
+@contextmanager
+def _reported() -> Iterator[None]:
+    """Turn what the user can mend into one line and exit status 2, and Ctrl-C into 130; bugs keep their traceback."""
+    try:
+        yield
+    except (InputError, CaptureError) as error:
+        say(f"error: {_in_options(str(error))}")
+        raise typer.Exit(2) from error
+    except MemoryError as error:
+        say(_out_of_memory(error))
+        raise typer.Exit(2) from error
+    except KeyboardInterrupt:
+        say("interrupted")
+        raise typer.Exit(130) from None
+    except RuntimeError as error:
+        # torch's own class; comparing names spares an import of torch.
+        if type(error).__name__ != "OutOfMemoryError":
+            raise
+        say(_out_of_memory(error))
+        raise typer.Exit(2) from error
+
+
+def _in_options(message: str) -> str:
+    """An error's remedy in terms of the command line, on one line."""
+    named = re.sub(r"\b(beyond_window|strict|trust_remote_code)=True", lambda m: f"--{m[1].replace('_', '-')}", message)
+    return " ".join(named.split())
+
+
+def _out_of_memory(error: BaseException) -> str:
+    return (
+        f"error: out of memory ({' '.join(str(error).split())[:200]}); try --prefill-chunk 1024, --batch-size 1, or "
+        "--dtype bfloat16; runs that were finished are kept"
+    )
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, indent=1, allow_nan=False))
+
+
+def _print_lines(lines: list[str]) -> None:
+    print("\n".join(lines))
+
+
+def _load(model: str, quiet: bool, **options: Any) -> LanguageModel:
+    from attnprobe.models import load
+
+    return load(model, progress=not quiet, **options)
+
+
+def _blueprint(model: str, quiet: bool, **options: Any) -> Blueprint:
+    from attnprobe.blueprint import blueprint
+
+    with work_bar("reading the model's config", None, quiet):
+        return blueprint(model, **options)
+
+
+def _read(file: str, format: Any, layout: str, markers: str, template: str, limit: int | None) -> list[Prompt]:
+    """The prompts of a file, or of standard input."""
+    from attnprobe.readers import read_prompts
+
+    def read(path: Path) -> list[Prompt]:
+        return list(read_prompts(path, format=format, layout=layout, markers=markers, template=template, limit=limit))
+
+    if file != "-":
+        return read(Path(file))
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        # Readers look twice at the beginning of a file, which a pipe does not allow.
+        path = Path(folder) / "stdin"
+        path.write_bytes(sys.stdin.buffer.read())
+        try:
+            return read(path)
+        except InputError as error:
+            raise InputError(str(error).replace(str(path), "standard input")) from error

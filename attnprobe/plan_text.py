@@ -1,0 +1,96 @@
+"""The lines that a terminal shows of a plan."""
+
+from __future__ import annotations
+
+from attnprobe.plan import Plan, PlannedPrompt
+from attnprobe.spans import SPAN_KINDS
+from attnprobe.terminal import count, duration, fit, percent, size, table, wrapped
+
+_MOST_PROMPTS = 10
+_MOST_DOCUMENTS = 20
+
+
+def plan_lines(plan: Plan) -> list[str]:
+    """What ``attnprobe plan`` prints."""
+    window = "no limit of positions" if plan.max_positions is None else f"window {plan.max_positions:,} tokens"
+    lines = wrapped(
+        f"{plan.model}: {plan.n_parameters:,} parameters, {plan.dtype} on {plan.device}, "
+        f"{plan.attn_implementation} attention, {window}"
+    )
+    if not plan.is_converted:
+        lines += wrapped(
+            "This GGUF file has not been converted yet; the first load does that once, and keeps "
+            f"{size(4 * plan.n_parameters)} in the cache folder."
+        )
+    lines += ["", *_prompt_table(plan), "", *_kind_table(plan), ""]
+    if len(plan.prompts) == 1:
+        lines += [*_document_table(plan.prompts[0]), ""]
+    for prompt in plan.too_long[:_MOST_PROMPTS]:
+        lines += wrapped(
+            f'! prompt "{fit(prompt.id, 40).rstrip()}" is {count(prompt.n_over, "token")} too long with its answer of '
+            f"up to {count(prompt.n_answer, 'token')}",
+            indent="  ",
+        )
+    lines += _memory_lines(plan)
+    longest = max(prompt.n_answer for prompt in plan.prompts)
+    lines += wrapped(
+        f"time: about {duration(plan.seconds)} for {count(len(plan.prompts), 'prompt')} (answers of up to "
+        f"{count(longest, 'token')}; loading apart). An estimate from {plan.rates.flops / 1e9:,.0f} GFLOP/s and "
+        f"{plan.rates.bytes / 1e9:,.0f} GB/s, probed on this machine now: right within a factor of 2 unless other "
+        "programs compete for it.",
+        indent="  ",
+    )
+    return lines
+
+
+def _prompt_table(plan: Plan) -> list[str]:
+    """The first few prompts: documents, their lengths, and how much of the window is used."""
+    shown = plan.prompts[:_MOST_PROMPTS]
+    longest = min(max(len(prompt.id) for prompt in shown), 24)
+    rows = []
+    for prompt in shown:
+        total = prompt.n_prompt + prompt.n_answer
+        used = None if plan.max_positions is None else total / plan.max_positions
+        each = prompt.document_tokens
+        ends = "-" if not each else f"{min(each):,}" if min(each) == max(each) else f"{min(each):,} - {max(each):,}"
+        cells = (str(len(each)), ends, f"{prompt.n_prompt:,}", f"{prompt.n_answer:,}", percent(used))
+        rows.append((fit(prompt.id, longest), *cells))
+    header = ("prompt", "documents", "tokens each", "prompt", "answer", "of window")
+    lines = table(header, rows, (False, True, True, True, True, True))
+    if len(plan.prompts) > len(shown):
+        lines.append(f"... {count(len(plan.prompts) - len(shown), 'prompt')} more")
+    return lines
+
+
+def _kind_table(plan: Plan) -> list[str]:
+    """Tokens of all prompts by kind of span."""
+    totals = {kind: sum(prompt.kinds.get(kind, 0) for prompt in plan.prompts) for kind in SPAN_KINDS}
+    n_tokens = sum(totals.values())
+    rows = [(kind, f"{n:,}", percent(n / n_tokens)) for kind, n in totals.items() if n]
+    rows.append(("all", f"{n_tokens:,}", percent(1.0)))
+    return table(("span kind", "tokens", "share"), rows, (False, True, True))
+
+
+def _document_table(prompt: PlannedPrompt) -> list[str]:
+    if not prompt.documents:
+        return ["no documents: there will be no curve"]
+    rows = [
+        (str(position), f"{tokens:,}", name)
+        for position, (name, tokens) in enumerate(zip(prompt.documents, prompt.document_tokens, strict=True))
+    ]
+    lines = table(("position", "tokens", "document"), rows[:_MOST_DOCUMENTS], (True, True, False))
+    if len(rows) > _MOST_DOCUMENTS:
+        lines.append(f"... {count(len(rows) - _MOST_DOCUMENTS, 'document')} more")
+    return lines
+
+
+def _memory_lines(plan: Plan) -> list[str]:
+    parts = ", ".join(f"{name} {size(n_bytes)}" for name, n_bytes in plan.memory.items())
+    return [
+        *wrapped(
+            f"memory: about {size(sum(plan.memory.values()))} at the peak ({parts}), and what Python and torch take "
+            "themselves, some 0.7 GB",
+            indent="  ",
+        ),
+        *wrapped(f"disk: {size(plan.disk)} of run files", indent="  "),
+    ]
