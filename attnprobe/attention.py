@@ -24,6 +24,8 @@ Observer = Callable[[nn.Module, torch.Tensor, torch.Tensor, Any, dict[str, Any]]
 _lock = threading.RLock()
 _dispatchers: dict[str, _Dispatcher] = {}
 _observers: dict[tuple[int, int], Observer] = {}
+_families: dict[int, list[frozenset[int]]] = {}
+"""By thread: the modules of the models under observation, among which no attention call may go unseen."""
 
 
 def _registry() -> Any:
@@ -32,26 +34,30 @@ def _registry() -> Any:
     return ALL_ATTENTION_FUNCTIONS
 
 
-def _forward_function(module: nn.Module) -> Any:
-    return inspect.unwrap(type(module).forward)
+def _forwards(module: nn.Module) -> Iterator[Any]:
+    """The forward functions of a module's class and of those it is derived from, undecorated."""
+    for kind in type(module).__mro__:
+        forward = inspect.unwrap(kind.__dict__["forward"]) if "forward" in kind.__dict__ else None
+        if hasattr(forward, "__code__"):
+            yield forward
 
 
 def uses_attention_interface(module: nn.Module) -> bool:
-    """Whether the module's class looks its attention function up in transformers' shared registry."""
-    forward = _forward_function(module)
-    code = getattr(forward, "__code__", None)
-    if code is None or "ALL_ATTENTION_FUNCTIONS" not in code.co_names:
-        return False
-    return forward.__globals__.get("ALL_ATTENTION_FUNCTIONS") is _registry()
+    """Whether the module's class, or one it is derived from, looks its attention function up in the shared registry."""
+    return any(
+        "ALL_ATTENTION_FUNCTIONS" in forward.__code__.co_names
+        and forward.__globals__.get("ALL_ATTENTION_FUNCTIONS") is _registry()
+        for forward in _forwards(module)
+    )
 
 
 def eager_function(module: nn.Module) -> Callable[..., Any]:
     """The eager attention function that the module's own forward falls back to (it is in no registry)."""
-    forward = _forward_function(module)
-    for name in forward.__code__.co_names:
-        if name.endswith("eager_attention_forward") and name in forward.__globals__:
-            function: Callable[..., Any] = forward.__globals__[name]
-            return function
+    for forward in _forwards(module):
+        for name in forward.__code__.co_names:
+            if name.endswith("eager_attention_forward") and name in forward.__globals__:
+                function: Callable[..., Any] = forward.__globals__[name]
+                return function
     raise CaptureError(
         f"{type(module).__name__} names no eager attention function; load the model with "
         'attn_implementation="sdpa" to measure it'
@@ -76,9 +82,15 @@ class _Dispatcher:
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        observer = _observers.get((id(module), threading.get_ident()))
+        thread = threading.get_ident()
+        observer = _observers.get((id(module), thread))
         if observer is not None:
             observer(module, query, key, attention_mask, kwargs)
+        elif any(id(module) in family for family in _families.get(thread, ())):
+            raise CaptureError(
+                f"{type(module).__name__} is part of the model and attends, but was not recognised as an attention "
+                "layer; the model cannot be measured"
+            )
         original = self.original or eager_function(module)
         return original(module, query, key, value, attention_mask, *args, **kwargs)
 
@@ -112,11 +124,22 @@ def _uninstall(implementation: str) -> None:
 
 
 @contextmanager
-def observed(modules: Iterable[nn.Module], implementation: str, observer: Observer) -> Iterator[None]:
+def observed(model: nn.Module, modules: Iterable[nn.Module], observer: Observer, implementation: str) -> Iterator[None]:
     """Show every attention call of ``modules`` in this thread to ``observer`` until the context ends.
 
     Contexts may nest and may run in several threads, on one model or on several; the last one out restores the
     registry. An outer context's observer does not see the calls of an inner one on the same module.
+
+    Parameters
+    ----------
+    model
+        Whatever contains the modules; an attention call of any other module of it is an error.
+    modules
+        Attention modules.
+    observer
+        Sees their calls.
+    implementation
+        Name of the attention function that they use.
 
     Raises
     ------
@@ -125,11 +148,12 @@ def observed(modules: Iterable[nn.Module], implementation: str, observer: Observ
     """
     thread = threading.get_ident()
     keys = [(id(module), thread) for module in modules]
-    outer: dict[tuple[int, int], Observer] = {}
+    family = frozenset(id(module) for module in model.modules())
+    outer = {key: _observers[key] for key in keys if key in _observers}
     _install(implementation)
     try:
-        outer.update({key: _observers[key] for key in keys if key in _observers})
         _observers.update(dict.fromkeys(keys, observer))
+        _families.setdefault(thread, []).append(family)
         yield
     finally:
         for key in keys:
@@ -137,4 +161,12 @@ def observed(modules: Iterable[nn.Module], implementation: str, observer: Observ
                 _observers[key] = outer[key]
             else:
                 _observers.pop(key, None)
+        _families[thread].remove(family)
+        if not _families[thread]:
+            del _families[thread]
         _uninstall(implementation)
+
+
+def observer_of(module: nn.Module) -> Observer | None:
+    """Who sees this module's attention calls in this thread."""
+    return _observers.get((id(module), threading.get_ident()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,13 +15,21 @@ from attnprobe.capture import (
     CaptureMode,
     LayerRows,
     SampleSpans,
-    attention_modules,
     decoder_of,
     implementation_of,
-    uses_own_eager_path,
+    uses_interface,
 )
-from attnprobe.decoding import Batch, Progress, forced_logprobs, generate, left_pad
-from attnprobe.errors import CaptureError
+from attnprobe.decoding import (
+    Batch,
+    Progress,
+    continues_prefill,
+    forced_logprobs,
+    generate,
+    has_recurrent_layers,
+    left_pad,
+    stop_ids,
+)
+from attnprobe.errors import CaptureError, InputError
 from attnprobe.fallback import EagerCapture
 from attnprobe.manifest import describe
 from attnprobe.prompt import EncodedPrompt, Prompt
@@ -83,19 +92,8 @@ def _samples(items: Sequence[Item], batch: Batch) -> list[SampleSpans]:
     ]
 
 
-def _device(lm: LanguageModel) -> torch.device:
-    embeddings = lm.model.get_input_embeddings()
-    return next(embeddings.parameters()).device
-
-
-def uses_interface(lm: LanguageModel) -> bool:
-    """Whether the model's layers call an attention function that can be wrapped where they are."""
-    modules = attention_modules(lm.model)
-    return bool(modules) and not uses_own_eager_path(modules, implementation_of(lm.model))
-
-
 def _capture(lm: LanguageModel, samples: list[SampleSpans], first_row: int, options: Options) -> Any:
-    if uses_interface(lm):
+    if uses_interface(lm.model):
         return Capture(lm.model, samples, first_row, options.capture, options.backend)
     return EagerCapture(lm.model, samples, first_row)
 
@@ -107,16 +105,29 @@ def prefill_chunk_of(
 
     ``auto`` splits a prompt of more than ``AUTO_CHUNK`` tokens where the model would otherwise hold a mask or weights
     of prompt length squared: eager attention, padded batches, and layers with a sliding window or chunks, but for
-    flash attention, which takes none.
+    flash attention, which takes none. Models with recurrent layers are never split by themselves.
+
+    Raises
+    ------
+    InputError
+        A chunk was asked for, but the model does not go on from a cache of several tokens as it should.
     """
+    recurrent = has_recurrent_layers(lm.model)
     if chunk != "auto":
-        return None if chunk is None or chunk >= n_tokens else chunk
+        if chunk is None or chunk >= n_tokens:
+            return None
+        if recurrent and not continues_prefill(lm.model):
+            raise InputError(
+                f"prefill_chunk={chunk}: {type(lm.model).__name__} gives other outputs when its prompt is fed in "
+                "chunks (its recurrent state starts anew); use prefill_chunk=None"
+            )
+        return chunk
     implementation = implementation_of(lm.model)
-    if n_tokens <= AUTO_CHUNK or implementation.startswith("flash"):
+    if n_tokens <= AUTO_CHUNK or implementation.startswith("flash") or recurrent:
         return None
     config = decoder_of(lm.model).config
     local = any(getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size"))
-    eager = implementation == "eager" or not uses_interface(lm)
+    eager = implementation == "eager" or not uses_interface(lm.model)
     return AUTO_CHUNK if is_padded or local or eager else None
 
 
@@ -140,14 +151,15 @@ def _forced_batch(lm: LanguageModel, items: list[Item], options: Options, progre
     fed = [
         [*item.encoded.token_ids, *(ids if own_rows else ids[:-1])] for item, ids in zip(items, answers, strict=True)
     ]
-    batch = left_pad(fed, lm.pad_id, _device(lm))
+    batch = left_pad(fed, lm.pad_id, lm.input_device)
     n_tokens = batch.ids.shape[1]
     n_rows = max(len(ids) for ids in answers)
     samples = _samples(items, batch)
     # Rows before a shorter answer, and the last own row, predict nothing of interest: any id, cut off again below.
     targets = torch.tensor([[lm.pad_id] * (n_rows - len(ids)) + list(ids) + [lm.pad_id] * own_rows for ids in answers])
     chunk = prefill_chunk_of(lm, n_tokens, batch.is_padded, options.prefill_chunk)
-    with _capture(lm, samples, n_tokens - n_rows, options) as capture:
+    # Closing twice: an interrupt may arrive on the way into the first.
+    with closing(_capture(lm, samples, n_tokens - n_rows, options)) as capture, capture:
         scored = forced_logprobs(lm.model, batch, targets, chunk, progress)
         layers = capture.finish(n_rows)
     logprobs = [row[n_rows - len(ids) : n_rows].numpy() for row, ids in zip(scored, answers, strict=True)]
@@ -155,17 +167,17 @@ def _forced_batch(lm: LanguageModel, items: list[Item], options: Options, progre
 
 
 def _generated_batch(lm: LanguageModel, items: list[Item], options: Options, progress: Progress | None) -> Any:
-    batch = left_pad([item.encoded.token_ids for item in items], lm.pad_id, _device(lm))
+    batch = left_pad([item.encoded.token_ids for item in items], lm.pad_id, lm.input_device)
     n_tokens = batch.ids.shape[1]
     samples = _samples(items, batch)
     own_rows = options.rows == "answer"
     chunk = prefill_chunk_of(lm, n_tokens, batch.is_padded, options.prefill_chunk)
-    with _capture(lm, samples, n_tokens - 1 + own_rows, options) as capture:
+    with closing(_capture(lm, samples, n_tokens - 1 + own_rows, options)) as capture, capture:
         generated = generate(
             lm.model,
             batch,
-            # The last token's own row takes one more step; what that step generates is dropped.
-            max_new_tokens=options.max_new_tokens + own_rows,
+            max_new_tokens=options.max_new_tokens,
+            last_row=own_rows,
             pad_id=lm.pad_id,
             prefill_chunk=chunk,
             do_sample=options.do_sample,
@@ -173,18 +185,11 @@ def _generated_batch(lm: LanguageModel, items: list[Item], options: Options, pro
             progress=progress,
             options=options.generation,
         )
-        stops = _stop_ids(lm, options)
-        answers = [_cut(row.tolist()[: options.max_new_tokens], stops, options.include_eos) for row in generated.tokens]
+        stops = stop_ids(lm.model, options.generation)
+        answers = [_cut(row.tolist(), stops, options.include_eos) for row in generated.tokens]
         layers = capture.finish(max(len(ids) for ids in answers))
     logprobs = [row[: len(ids)].numpy() for row, ids in zip(generated.logprobs, answers, strict=True)]
     return batch, capture, layers, answers, logprobs, chunk
-
-
-def _stop_ids(lm: LanguageModel, options: Options) -> frozenset[int]:
-    configured = options.generation.get("eos_token_id", lm.model.generation_config.eos_token_id)
-    if configured is None:
-        return frozenset()
-    return frozenset([configured] if isinstance(configured, int) else configured)
 
 
 def _cut(ids: list[int], stops: frozenset[int], include_eos: bool) -> tuple[int, ...]:
@@ -212,7 +217,9 @@ def _run_of(
     encoded = item.encoded
     eager = isinstance(capture, EagerCapture)
     residual = max(layer.residual for layer in layers)
-    tolerance = MASS_TOLERANCE if not eager else _weight_tolerance(lm)
+    # float32 logits of a large size are rounded in proportion to it, in the model as well as here.
+    rounding = 8 * float(np.finfo(np.float32).eps) * max(layer.magnitude for layer in layers)
+    tolerance = _weight_tolerance(lm) if eager else max(MASS_TOLERANCE, rounding)
     if not residual <= tolerance:
         raise CaptureError(
             f"{type(lm.model).__name__}: the spans' total differs from an independent one by {residual:.2g} "
@@ -247,7 +254,7 @@ def _run_of(
             f"{type(lm.model).__name__} does not use transformers' attention interface: measured from the weights of "
             "its eager attention, which takes memory of prompt chunk times prompt"
         )
-    if item.answer_ids is None and len(answer_ids) == 1 and answer_ids[0] in _stop_ids(lm, options):
+    if item.answer_ids is None and len(answer_ids) == 1 and answer_ids[0] in stop_ids(lm.model, options.generation):
         warnings.append("the model ended its answer at once: the one row measured predicts the end of sequence")
     run = Run(
         mass=row_mass.mean(axis=2, dtype=np.float64).astype(np.float32),
@@ -282,6 +289,9 @@ def _run_of(
                 "do_sample": options.do_sample,
                 "seed": options.seed,
                 "include_eos": options.include_eos,
+                "model_defaults": {
+                    name: repr(value) for name, value in lm.model.generation_config.to_diff_dict().items()
+                },
                 **{name: repr(value) for name, value in options.generation.items()},
             }
             if item.answer_ids is None

@@ -7,6 +7,7 @@ as attention saw them (latent or quantised caches, no cache at all) are captured
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -18,9 +19,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from attnprobe.attention import observed, uses_attention_interface
+from attnprobe.attention import observed, observer_of, uses_attention_interface
 from attnprobe.errors import CaptureError
-from attnprobe.reference import sampled_residual
+from attnprobe.interrupts import uninterrupted
+from attnprobe.reference import Residual, sampled_residual
 from attnprobe.visibility import (
     float_mask,
     is_interval,
@@ -71,8 +73,9 @@ class LayerRows:
     has_sink
         Whether the last span is a learned sink.
     residual
-        Largest absolute difference, nats, between the log-add over spans and an independent float64 total, over the
-        sampled rows.
+        Absolute difference, nats, between the log-add over spans and an independent float64 total, for a sampled row.
+    magnitude
+        Size of that total, nats: float32 logits of this size carry rounding errors in proportion.
     """
 
     layer: int
@@ -80,6 +83,7 @@ class LayerRows:
     visible: np.ndarray
     has_sink: bool
     residual: float
+    magnitude: float
 
 
 @dataclass
@@ -94,22 +98,24 @@ class _Layer:
     queries: list[Tensor] = field(default_factory=list)
     arguments: dict[str, Any] = field(default_factory=dict)
     parts: list[tuple[Tensor, np.ndarray]] = field(default_factory=list)  # lse, visible
-    residual: Tensor | None = None
+    residual: Residual | None = None
     entered: int = 0
     observed: int = 0
     last_call: int = 0
 
 
 def decoder_of(model: nn.Module) -> nn.Module:
-    """The text decoder of a model that may have vision or audio towers beside it."""
+    """The text decoder of a model that may have vision or audio towers beside it; else the model itself."""
     get_decoder = getattr(model, "get_decoder", None)
     decoder = get_decoder() if callable(get_decoder) else None
-    return decoder if isinstance(decoder, nn.Module) else model
+    # Some models call another part of theirs "decoder": one without layers is not meant.
+    return decoder if isinstance(decoder, nn.Module) and hasattr(decoder, "config") else model
 
 
-def attention_modules(model: nn.Module) -> list[nn.Module]:
-    """The decoder's modules that look their attention function up in transformers' registry, in order."""
-    return [module for module in decoder_of(model).modules() if uses_attention_interface(module)]
+def attention_layers(model: nn.Module) -> list[tuple[nn.Module, int]]:
+    """The decoder's modules that look their attention function up in transformers' registry, with their layers."""
+    named = [(name, module) for name, module in decoder_of(model).named_modules() if uses_attention_interface(module)]
+    return [(module, layer_index(module, name, number)) for number, (name, module) in enumerate(named)]
 
 
 def implementation_of(model: nn.Module) -> str:
@@ -118,9 +124,16 @@ def implementation_of(model: nn.Module) -> str:
     return str(getattr(config, "_attn_implementation", None) or "eager")
 
 
-def uses_own_eager_path(modules: Sequence[nn.Module], implementation: str) -> bool:
-    """Whether eager attention of these modules goes past the attention interface (GPT-2's upcast option)."""
-    return implementation == "eager" and any(getattr(m, "reorder_and_upcast_attn", False) for m in modules)
+def uses_interface(model: nn.Module) -> bool:
+    """Whether the model's layers call an attention function that can be wrapped where it is.
+
+    GPT-2's upcast option goes past the interface in eager attention.
+    """
+    layers = attention_layers(model)
+    upcast = implementation_of(model) == "eager" and any(
+        getattr(module, "reorder_and_upcast_attn", False) for module, _ in layers
+    )
+    return bool(layers) and not upcast
 
 
 def refuse_unmeasurable(model: nn.Module) -> None:
@@ -132,8 +145,10 @@ def refuse_unmeasurable(model: nn.Module) -> None:
         The model is in training mode, compiled, or its heads are sharded over processes.
     """
     name = type(model).__name__
-    if model.training:
-        raise CaptureError(f"{name} is in training mode, where attention has dropout; call model.eval() first")
+    if any(module.training for module in model.modules()):
+        raise CaptureError(
+            f"{name} is in training mode, or a part of it is, where attention has dropout; call model.eval()"
+        )
     compiled = isinstance(model, torch._dynamo.eval_frame.OptimizedModule)
     if compiled or any(module._compiled_call_impl is not None for module in model.modules()):
         raise CaptureError(f"{name} is compiled, which hides its attention calls; measure the model before compiling")
@@ -144,10 +159,19 @@ def refuse_unmeasurable(model: nn.Module) -> None:
         )
 
 
-def layer_index(module: nn.Module, number: int) -> int:
-    """The layer that an attention module says it belongs to, or else its number in order."""
+def _cache_type() -> type[Any]:
+    from transformers import Cache
+
+    return Cache
+
+
+def layer_index(module: nn.Module, name: str, number: int) -> int:
+    """The layer that an attention module belongs to: as it says, or as its name in the model says, or by its order."""
     index = getattr(module, "layer_idx", None)
-    return number if index is None else int(index)
+    if isinstance(index, int) and index >= 0:
+        return index
+    in_name = re.search(r"(?:^|\.)(\d+)(?:\.|$)", name)
+    return int(in_name[1]) if in_name else number
 
 
 class Capture:
@@ -196,30 +220,36 @@ class Capture:
         self._call_start = 0
         self._call_memo: dict[Any, Any] = {}  # what layers of one forward call share
         self._cache: Any = None
-        modules = attention_modules(model)
-        if not modules:
+        self._cache_type = _cache_type()
+        layers = attention_layers(model)
+        if not layers:
             raise CaptureError(
                 f"{type(model).__name__} does not use transformers' attention interface; "
                 "measure() falls back to its eager weights"
             )
-        self._layers = {
-            id(module): _Layer(module, layer_index(module, number)) for number, module in enumerate(modules)
-        }
+        self._layers = {id(module): _Layer(module, index) for module, index in layers}
 
     def __enter__(self) -> Capture:
-        with ExitStack() as stack:
+        with uninterrupted(), ExitStack() as stack:
             hook = self._model.register_forward_pre_hook(self._on_model_call, with_kwargs=True)
             stack.callback(hook.remove)
             for layer in self._layers.values():
                 stack.callback(layer.module.register_forward_pre_hook(self._on_enter, with_kwargs=True).remove)
                 stack.callback(layer.module.register_forward_hook(self._on_leave).remove)
             modules = [layer.module for layer in self._layers.values()]
-            stack.enter_context(observed(modules, implementation_of(self._model), self.observe))
+            stack.enter_context(
+                observed(self._model, modules, self.observe, implementation_of(self._model)),
+            )
             self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self._stack.close()
+        self.close()
+
+    def close(self) -> None:
+        """Remove every hook and the wrapper; a second call does nothing."""
+        with uninterrupted():
+            self._stack.close()
 
     def _elsewhere(self) -> bool:
         return threading.get_ident() != self._thread
@@ -240,19 +270,25 @@ class Capture:
     def _on_enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._elsewhere():
             return
-        cache = kwargs.get("cache")
-        self._cache = cache if cache is not None else kwargs.get("past_key_values")
+        # Its keyword differs between models and versions.
+        self._cache = next((value for value in (*kwargs.values(), *args) if isinstance(value, self._cache_type)), None)
         self._layers[id(module)].entered += 1
 
     def _on_leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         if self._elsewhere():
             return
         layer = self._layers[id(module)]
-        if layer.observed != layer.entered:
+        if layer.observed == layer.entered:
+            return
+        name = f"{type(module).__name__} (layer {layer.index})"
+        if observer_of(module) != self.observe:
             raise CaptureError(
-                f"{type(module).__name__} (layer {layer.index}) ran without calling the attention function of "
-                f"{implementation_of(self._model)!r}; load the model with another attn_implementation (sdpa or eager)"
+                f"{name} is being measured by another measurement inside this one; measure a model once at a time"
             )
+        raise CaptureError(
+            f"{name} ran without calling the attention function of {implementation_of(self._model)!r}; load the "
+            "model with another attn_implementation (sdpa or eager)"
+        )
 
     def observe(self, module: nn.Module, query: Tensor, key: Tensor, mask: Any, kwargs: dict[str, Any]) -> None:
         """Take one attention call, as :data:`attnprobe.attention.Observer` says."""
@@ -261,13 +297,18 @@ class Capture:
         layer.observed += 1
         name = f"{type(module).__name__} (layer {layer.index})"
         if layer.last_call == self._call:
-            raise CaptureError(f"{name} attends more than once in a forward pass, which is not supported")
+            raise CaptureError(
+                f"{name} attends more than once in a forward pass; such an architecture cannot be measured"
+            )
         layer.last_call = self._call
         n_call_rows = query.shape[2]
         first = max(self.first_row, self._call_start)
         if first < self.n_seen:
             if self.n_seen - n_call_rows > first:
-                raise CaptureError(f"{name} was given {n_call_rows} of the {self.n_seen - first} rows to capture")
+                raise CaptureError(
+                    f"{name} was given {n_call_rows} of the {self.n_seen - first} rows to capture; such an "
+                    "architecture cannot be measured with a forced answer"
+                )
             rows = np.arange(first, self.n_seen)
             self._capture(layer, name, query[:, :, n_call_rows - len(rows) :], key, mask, rows, n_call_rows, kwargs)
         self.seconds += time.perf_counter() - begin
@@ -302,7 +343,10 @@ class Capture:
         kwargs: dict[str, Any],
     ) -> None:
         """Reduce, or keep for later, the captured rows of one attention call."""
-        window, chunk = window_and_chunk(layer.module, kwargs.get("sliding_window"))
+        cache_layer = self._cache_layer(layer.module)
+        window, chunk = window_and_chunk(layer.module, kwargs.get("sliding_window"), cache_layer)
+        if window is not None and window < 2:
+            raise CaptureError(f"{name} has a sliding window of {window} token: it attends to nothing but itself")
         layer.arguments = {
             "scale": kwargs.get("scaling"),
             "softcap": kwargs.get("softcap"),
@@ -311,6 +355,11 @@ class Capture:
             "chunk": chunk,
         }
         n_columns = key.shape[2]
+        if n_columns > self.n_seen and not hasattr(cache_layer, "max_cache_len") and self._holder(key) is None:
+            raise CaptureError(
+                f"{name} attends to {n_columns} keys for {self.n_seen} tokens: its keys do not stand for tokens, so "
+                "it cannot be measured by spans of tokens"
+            )
         offset = max(0, self.n_seen - n_columns)
         visible = self._intervals(layer, name, rows, offset, n_columns)
         bias = kwargs.get("position_bias")
@@ -318,9 +367,10 @@ class Capture:
         if mask is None and causal is False:
             raise CaptureError(f"{name} is not causal; only causal language models can be measured")
         handed = slice(n_call_rows - len(rows), n_call_rows)
-        odd_mask = self._memo(
+        # The mask is kept with the answer: its id stands for it, and a freed object's id may be used again.
+        _, odd_mask = self._memo(
             ("mask", id(mask), n_call_rows, n_columns, window, chunk),
-            lambda: self._check_mask(name, mask, handed, n_columns, visible, key.device),
+            lambda: (mask, self._check_mask(name, mask, handed, n_columns, visible, key.device)),
         )
         if bias is not None:
             odd_mask = float_mask(bias[:, :, handed, :n_columns], odd_mask, visible)
@@ -338,14 +388,23 @@ class Capture:
             layer.tail.append(key[:, :, layer.tail_stop - offset : self.n_seen - offset].detach().clone())
             layer.tail_stop = self.n_seen
 
+    def _holder(self, key: Tensor) -> Any:
+        """The layer of the cache whose keys are the very tensor that attention was given."""
+        layers = getattr(self._cache, "layers", ())
+        return next((layer for layer in layers if getattr(layer, "keys", None) is key), None)
+
+    def _cache_layer(self, module: nn.Module) -> Any:
+        layers, index = getattr(self._cache, "layers", ()), getattr(module, "layer_idx", None)
+        return layers[index] if isinstance(index, int) and 0 <= index < len(layers) else None
+
     def _choose_source(self, layer: _Layer, key: Tensor, odd_mask: Tensor | None) -> str:
         """Where a layer's keys will be found at the end; ``live`` if nowhere as attention sees them now."""
         if self.mode == "live" or odd_mask is not None or self._cache is None:
             return "live"
-        for cache_layer in getattr(self._cache, "layers", ()):
-            if getattr(cache_layer, "keys", None) is key and not getattr(cache_layer, "is_sliding", False):
-                layer.cache_layer = cache_layer
-                return "cache"
+        holder = self._holder(key)
+        if holder is not None and not getattr(holder, "is_sliding", False):
+            layer.cache_layer = holder
+            return "cache"
         limited = layer.arguments["window"] or layer.arguments["chunk"]
         return "tail" if limited else "live"
 
@@ -443,5 +502,6 @@ class Capture:
             lse=torch.cat([lse for lse, _ in layer.parts], dim=2)[:, :, :n_rows].cpu(),
             visible=np.concatenate([counts for _, counts in layer.parts], axis=1)[:, :n_rows],
             has_sink=layer.arguments["sink"] is not None,
-            residual=0.0 if layer.residual is None else float(layer.residual),
+            residual=0.0 if layer.residual is None else float(layer.residual.difference),
+            magnitude=0.0 if layer.residual is None else float(layer.residual.magnitude),
         )

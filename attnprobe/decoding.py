@@ -3,34 +3,48 @@
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
+from attnprobe.capture import attention_layers, decoder_of
 from attnprobe.errors import InputError
+from attnprobe.models import input_device
 
 Progress = Callable[[str, int, int], None]
 """Called as ``progress(stage, done, total)`` with stage ``prefill`` (tokens) or ``decode`` (answer tokens)."""
 
+OWN = "the measurement sets it itself"
 REFUSED_GENERATION = {
     "num_beams": "beam search reorders the cache between steps",
     "num_return_sequences": "one prompt gives one answer here; pass the prompt several times instead",
     "assistant_model": "assisted decoding rolls rows back",
+    "assistant_early_exit": "assisted decoding rolls rows back",
     "prompt_lookup_num_tokens": "prompt lookup decoding rolls rows back",
     "guidance_scale": "classifier-free guidance runs the model on a second prompt",
     "penalty_alpha": "contrastive search runs every candidate",
     "dola_layers": "DoLa decoding mixes layers",
     "constraints": "constrained beam search reorders the cache",
-    "past_key_values": "the measurement fills its own cache",
-    "cache": "the measurement fills its own cache",
-    "inputs_embeds": "spans are positions of token ids",
     "custom_generate": "a custom decoding loop may call the model in any order",
     "use_cache": "decoding without a cache runs every row again at each step",
+    "inputs_embeds": "spans are positions of token ids",
+    **dict.fromkeys(("past_key_values", "cache", "inputs", "input_ids", "attention_mask", "position_ids"), OWN),
+    **dict.fromkeys(("pad_token_id", "return_dict_in_generate", "disable_compile", "max_length"), OWN),
+    "prefill_chunk_size": "use prefill_chunk",
 }
+_OVERRIDDEN = (
+    *("num_beams", "num_return_sequences", "use_cache", "guidance_scale"),
+    *("prompt_lookup_num_tokens", "assistant_early_exit", "penalty_alpha", "dola_layers"),
+)
+HARMLESS = {"num_beams": 1, "num_return_sequences": 1, "guidance_scale": 1, "use_cache": True}
+STOPS_ROWS_APART = ("stopping_criteria", "stop_strings")
+"""Options that end the rows of a batch apart without leaving a mark in their tokens: such prompts run one by one."""
 
 
 @dataclass(frozen=True)
@@ -61,11 +75,43 @@ def forward_parameters(model: nn.Module) -> frozenset[str]:
     return frozenset(inspect.signature(inspect.unwrap(type(model).forward)).parameters)
 
 
+def pads_safely(model: nn.Module) -> bool:
+    """Whether the model can be told the positions of a left-padded prompt, instead of counting the padding."""
+    return "position_ids" in forward_parameters(model)
+
+
+def has_recurrent_layers(model: nn.Module) -> bool:
+    """Whether some layers carry a state from token to token instead of keys (state spaces, linear attention)."""
+    decoder = decoder_of(model)
+    n_layers = getattr(decoder.config, "num_hidden_layers", None)
+    layers = {index for _, index in attention_layers(model)}
+    hybrid = bool(layers) and n_layers is not None and len(layers) < n_layers
+    return hybrid or bool(getattr(model, "_is_stateful", False))
+
+
+_PROBED: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
+
+
+def continues_prefill(model: nn.Module) -> bool:
+    """Whether feeding a short random prompt in two chunks gives the logits of feeding it at once; asked once."""
+    if model not in _PROBED:
+        generator = torch.Generator().manual_seed(0)
+        embeddings = model.get_input_embeddings().weight  # type: ignore[operator]
+        ids = torch.randint(0, embeddings.shape[0], (1, 24), generator=generator).to(input_device(model))
+        batch = Batch(ids, torch.ones_like(ids), (0,))
+        try:
+            whole, split = (forced_logprobs(model, batch, ids[:, :6], chunk) for chunk in (None, 10))
+            _PROBED[model] = bool((whole - split).abs().max() < 1e-2 * max(1.0, float(whole.abs().max())))
+        except (AttributeError, TypeError, ValueError, RuntimeError):
+            _PROBED[model] = False  # some such models cannot even be given their cache back
+    return _PROBED[model]
+
+
 def cache_of(output: Any) -> Any:
     """The cache in a model's output, under either of the names that transformers versions use."""
     # Asking a newer output for the older name would log a deprecation.
-    names = [field.name for field in fields(output)]
-    return getattr(output, "cache" if "cache" in names else "past_key_values", None)
+    names = {field.name for field in fields(output)}
+    return next((getattr(output, name) for name in ("cache", "past_key_values") if name in names), None)
 
 
 @torch.no_grad()
@@ -109,12 +155,13 @@ def forced_logprobs(
             arguments[cache_name] = cache
         if batch.is_padded:
             arguments["attention_mask"] = batch.mask[:, :stop]
-            if "position_ids" in accepted:
-                arguments["position_ids"] = positions[:, start:stop]
+        if "position_ids" in accepted:
+            # Always, as `generate` does: without them some models count from the start of each chunk.
+            arguments["position_ids"] = positions[:, start:stop]
         if "logits_to_keep" in accepted:
             arguments["logits_to_keep"] = max(n_kept, 1)
         output = model(batch.ids[:, start:stop], **arguments)
-        cache = cache_of(output)
+        cache = cache_of(output) if stop < n_tokens else None
         if n_kept > 0:
             logits = output.logits[:, -n_kept:]
             taken = sum(part.shape[1] for part in scored)
@@ -149,6 +196,7 @@ def generate(
     *,
     max_new_tokens: int,
     pad_id: int,
+    last_row: bool = False,
     prefill_chunk: int | None = None,
     do_sample: bool = False,
     seed: int | None = None,
@@ -156,6 +204,8 @@ def generate(
     options: dict[str, Any] | None = None,
 ) -> Generated:
     """Generate through the model's own ``generate``; log-probabilities are those of the unprocessed logits.
+
+    With ``last_row``, the last token is fed as well, so that it gets a row of its own; otherwise nothing reads it.
 
     Raises
     ------
@@ -169,8 +219,11 @@ def generate(
     logprobs: list[Tensor] = []
     last_logits: list[Tensor] = []
 
+    thread = threading.get_ident()
+
     def keep_logits(module: nn.Module, args: Any, output: Any) -> None:
-        last_logits[:] = [output.logits[:, -1:].detach().clone()]
+        if threading.get_ident() == thread:
+            last_logits[:] = [output.logits[:, -1:].detach().clone()]
 
     class Watch(StoppingCriteria):
         """Never stops; called once a step, after the new token is known."""
@@ -193,33 +246,55 @@ def generate(
                 attention_mask=batch.mask,
                 max_new_tokens=max_new_tokens,
                 do_sample=do_sample,
-                num_beams=1,
+                # These also take precedence over a generation config that came with the model.
+                **{name: HARMLESS.get(name) for name in _OVERRIDDEN},
                 pad_token_id=pad_id,
                 prefill_chunk_size=prefill_chunk,
                 stopping_criteria=criteria,
                 return_dict_in_generate=True,
                 disable_compile=True,
-                use_cache=True,
                 **options,
             )
+        if last_row:
+            _feed_last(model, output, batch)
     finally:
         hook.remove()
     return Generated(output.sequences[:, batch.ids.shape[1] :].cpu(), torch.cat(logprobs, dim=1))
 
 
+def _feed_last(model: nn.Module, output: Any, batch: Batch) -> None:
+    """One more step after generation: run the row of the last generated token."""
+    sequences = output.sequences
+    mask = torch.cat([batch.mask, torch.ones_like(sequences[:, batch.ids.shape[1] :])], dim=1)
+    accepted = forward_parameters(model)
+    arguments: dict[str, Any] = {"attention_mask": mask, "use_cache": True, "return_dict": True}
+    arguments["cache" if "cache" in accepted else "past_key_values"] = cache_of(output)
+    if "position_ids" in accepted:
+        arguments["position_ids"] = mask.cumsum(-1)[:, -1:] - 1
+    model(sequences[:, -1:], **arguments)
+
+
 def check_generation_options(options: dict[str, Any]) -> None:
-    """Refuse decoding options under which rows do not run one a step, in order.
+    """Refuse decoding options under which rows do not run one a step, in order; take out those that change nothing.
 
     Raises
     ------
     InputError
         Naming the option and why it cannot be measured.
     """
-    harmless = {"num_beams": 1, "num_return_sequences": 1, "guidance_scale": 1, "use_cache": True}
     for name, reason in REFUSED_GENERATION.items():
         value = options.pop(name, None)
-        if value is not None and value != harmless.get(name):
-            raise InputError(f"{name}={value!r} cannot be measured: {reason}; leave it out")
+        if value is not None and value != HARMLESS.get(name):
+            raise InputError(f"{name}={value!r} cannot be given to a measurement: {reason}")
+
+
+def stop_ids(model: Any, options: dict[str, Any]) -> frozenset[int]:
+    """Ids of the tokens that end an answer, from the options, their generation config or the model's own."""
+    own = getattr(options.get("generation_config"), "eos_token_id", None)
+    configured = options.get("eos_token_id", own if own is not None else model.generation_config.eos_token_id)
+    if configured is None:
+        return frozenset()
+    return frozenset(torch.as_tensor(configured).reshape(-1).tolist())
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from attnprobe.attention import observed
-from attnprobe.capture import Capture, attention_modules, implementation_of, layer_index
+from attnprobe.capture import Capture, attention_layers, implementation_of
 from attnprobe.visibility import mask_on_rows
 
 
@@ -26,8 +26,8 @@ def dense_masses(model: nn.Module, capture: Capture) -> Iterator[dict[int, list[
     float64 masses ``[B, Hq, A, S]`` on the CPU, one tensor a call, by layer; a learned sink takes mass but has no
     column.
     """
-    modules = attention_modules(model)
-    numbers = {id(module): layer_index(module, number) for number, module in enumerate(modules)}
+    layers = attention_layers(model)
+    numbers = {id(module): layer for module, layer in layers}
     found: dict[int, list[Tensor]] = {}
 
     def observe(module: nn.Module, query: Tensor, key: Tensor, mask: Any, kwargs: dict[str, Any]) -> None:
@@ -37,7 +37,7 @@ def dense_masses(model: nn.Module, capture: Capture) -> Iterator[dict[int, list[
             rows = slice(query.shape[2] - n_rows, query.shape[2])
             found.setdefault(numbers[id(module)], []).append(_masses(capture, query, key, mask, rows, kwargs))
 
-    with observed(modules, implementation_of(model), observe):
+    with observed(model, [module for module, _ in layers], observe, implementation_of(model)):
         yield found
 
 

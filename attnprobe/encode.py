@@ -145,7 +145,7 @@ def encode_answer(
         If the answer is empty, is not valid text, or holds an id that the tokenizer does not have.
     """
     if not isinstance(answer, str):
-        return _checked_ids(answer, tokenizer), ()
+        return _checked_ids(answer), ()
     check_text(answer, "answer")
     if not answer:
         raise InputError("answer is empty; give at least one token's text, or leave it out to generate")
@@ -325,14 +325,16 @@ def _adds_bos(tokenizer: Any) -> bool:
     return bos is not None and bos in tokenizer("", add_special_tokens=True)["input_ids"][:1]
 
 
-def _checked_ids(answer: Sequence[int], tokenizer: Any) -> tuple[int, ...]:
-    ids = tuple(answer)
+def _checked_ids(answer: Sequence[int]) -> tuple[int, ...]:
+    listed = answer.tolist() if hasattr(answer, "tolist") else answer  # arrays and tensors of ids
+    if not isinstance(listed, (list, tuple)):
+        raise InputError(f"answer is {answer!r}; give text, or a sequence of token ids")
+    ids = tuple(listed)
     if not ids:
         raise InputError("answer has no token ids; give at least one, or leave it out to generate")
-    size = len(tokenizer)
     for index, value in enumerate(ids):
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
             raise InputError(f"answer id {index} is {value!r}; token ids are whole numbers")
-        if not 0 <= value < size:
-            raise InputError(f"answer id {index} is {value}; the tokenizer has the ids 0 to {size - 1}")
+        if value < 0:
+            raise InputError(f"answer id {index} is {value}; token ids are not negative")
     return tuple(int(value) for value in ids)

@@ -19,21 +19,37 @@ from torch import Tensor, nn
 
 from attnprobe.capture import LayerRows, SampleSpans, decoder_of, layer_index, refuse_unmeasurable
 from attnprobe.errors import CaptureError
+from attnprobe.interrupts import uninterrupted
 from attnprobe_kernels.segments import HIDDEN
+
+_lock = threading.Lock()
+_switched: dict[int, list[Any]] = {}
+"""By config: its own attention implementation, and how many contexts have it switched to eager."""
 
 
 @contextmanager
 def eager_attention(model: nn.Module) -> Iterator[None]:
-    """Let a model attend eagerly inside the context, whatever it was loaded with."""
+    """Let a model attend eagerly inside the context, whatever it was loaded with.
+
+    Other threads that run the same model meanwhile run it eagerly, too; the last context out restores it.
+    """
     configs: dict[int, Any] = {id(m.config): m.config for m in model.modules() if hasattr(m, "config")}
-    before = {key: getattr(config, "_attn_implementation", None) for key, config in configs.items()}
-    try:
+    with _lock:
+        for key, config in configs.items():
+            entry = _switched.setdefault(key, [getattr(config, "_attn_implementation", None), 0])
+            entry[1] += 1
         for config in configs.values():
             config._attn_implementation = "eager"
+    try:
         yield
     finally:
-        for key, config in configs.items():
-            config._attn_implementation = before[key]
+        with _lock:
+            for key in configs:
+                _switched[key][1] -= 1
+            # A composite config hands its implementation down, so the inner ones are restored after the outer one.
+            for key, config in configs.items():
+                if _switched[key][1] == 0:
+                    config._attn_implementation = _switched.pop(key)[0]
 
 
 class EagerCapture:
@@ -62,19 +78,26 @@ class EagerCapture:
         self._last_weights: Tensor | None = None
         self._parts: dict[int, list[tuple[Tensor, np.ndarray, float]]] = {}
         self._layers: dict[int, int] = {}
+        self._names: dict[int, str] = {}
 
     def __enter__(self) -> EagerCapture:
-        with ExitStack() as stack:
+        with uninterrupted(), ExitStack() as stack:
             stack.enter_context(eager_attention(self._model))
             stack.callback(self._model.register_forward_pre_hook(self._on_model_call, with_kwargs=True).remove)
-            for module in decoder_of(self._model).modules():
+            for name, module in decoder_of(self._model).named_modules():
                 if "attention" in type(module).__name__.lower():
+                    self._names[id(module)] = name
                     stack.callback(module.register_forward_hook(self._on_output).remove)
             self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self._stack.close()
+        self.close()
+
+    def close(self) -> None:
+        """Remove every hook and restore the model's attention; a second call does nothing."""
+        with uninterrupted():
+            self._stack.close()
 
     def _on_model_call(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if threading.get_ident() != self._thread:
@@ -93,7 +116,7 @@ class EagerCapture:
             self._last_weights = weights
             first = max(self.first_row, self._call_start)
             if first < self._seen:
-                self._layers.setdefault(id(module), layer_index(module, len(self._layers)))
+                self._layers.setdefault(id(module), layer_index(module, self._names[id(module)], len(self._layers)))
                 rows = weights[:, :, weights.shape[2] - (self._seen - first) :]
                 self._parts.setdefault(id(module), []).append(self._reduce(rows.detach()))
         self.seconds += time.perf_counter() - begin
@@ -148,5 +171,5 @@ class EagerCapture:
                     f"{type(self._model).__name__}: layer {self._layers[key]} gave {lse.shape[2]} of {n_rows} rows"
                 )
             visible = np.concatenate([part[1] for part in parts], axis=1)[:, :n_rows]
-            results.append(LayerRows(self._layers[key], lse, visible, False, max(part[2] for part in parts)))
+            results.append(LayerRows(self._layers[key], lse, visible, False, max(part[2] for part in parts), 0.0))
         return results

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal
 
 from attnprobe.batch import Item, Options, Rows, run_batch
 from attnprobe.capture import CaptureMode
-from attnprobe.decoding import Progress, check_generation_options
+from attnprobe.decoding import STOPS_ROWS_APART, Progress, check_generation_options, pads_safely
 from attnprobe.errors import InputError
 from attnprobe.prompt import Prompt, encode_answer
 from attnprobe.run import Run
+from attnprobe_kernels import BACKENDS
 
 if TYPE_CHECKING:
     from attnprobe.models import LanguageModel
@@ -135,8 +138,8 @@ def measure_many(
     """
     if isinstance(prompts, Prompt):
         raise InputError("measure_many takes a list of prompts; use measure for a single one")
-    if batch_size < 1:
-        raise InputError(f"batch_size is {batch_size}; it must be at least 1")
+    prompts = list(prompts)
+    _check_count("batch_size", batch_size, "prompts that run together")
     forced = [None] * len(prompts) if answers is None else list(answers)
     if len(forced) != len(prompts):
         raise InputError(f"{len(forced)} answers for {len(prompts)} prompts; give one each, or None to generate")
@@ -147,7 +150,9 @@ def measure_many(
         for number, (prompt, answer) in enumerate(zip(prompts, forced, strict=True))
     ]
     runs: dict[int, Run] = {}
-    for batch in _batches(items, batch_size):
+    if any(settings.generation.get(name) is not None for name in STOPS_ROWS_APART):
+        batch_size = 1
+    for batch in _batches(items, batch_size, padding=pads_safely(lm.model)):
         for item, run in zip(batch, run_batch(lm, batch, settings, progress), strict=True):
             runs[item.position] = run
             if on_run is not None:
@@ -163,22 +168,28 @@ def _options_of(given: dict[str, Any]) -> Options:
     return Options(**known, generation={name: value for name, value in given.items() if name not in names})
 
 
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _check_count(name: str, value: Any, why: str) -> None:
+    if not _is_whole(value) or value < 1:
+        raise InputError(f"{name} is {value!r}; it must be a whole number of at least 1: {why}")
+
+
 def _check_options(options: Options) -> None:
-    if not isinstance(options.max_new_tokens, int) or options.max_new_tokens < 1:
-        raise InputError(
-            f"max_new_tokens is {options.max_new_tokens}; with no answer token there is nothing to average"
-        )
+    _check_count("max_new_tokens", options.max_new_tokens, "with no answer token there is nothing to average")
     for name, value, allowed in (
         ("rows", options.rows, ("predicting", "answer")),
         ("capture", options.capture, ("deferred", "live")),
+        ("backend", options.backend, BACKENDS),
     ):
         if value not in allowed:
             raise InputError(f"{name}={value!r} is unknown; choose one of {', '.join(allowed)}")
-    chunk = options.prefill_chunk
-    if chunk != "auto" and chunk is not None and (not isinstance(chunk, int) or chunk < 1):
-        raise InputError(f"prefill_chunk is {chunk!r}; give a number of tokens, None for all at once, or 'auto'")
-    if options.include_eos and options.rows == "answer":
-        raise InputError("include_eos needs rows='predicting': the end-of-sequence token has no row of its own")
+    if options.prefill_chunk is not None and options.prefill_chunk != "auto":
+        _check_count("prefill_chunk", options.prefill_chunk, "give tokens, None for all at once, or 'auto'")
+    if options.seed is not None and not _is_whole(options.seed):
+        raise InputError(f"seed is {options.seed!r}; give a whole number")
     check_generation_options(dict(options.generation))
 
 
@@ -192,8 +203,18 @@ def _prepare(lm: LanguageModel, position: int, prompt: Prompt, answer: Answer | 
         ids, more = encode_answer(encoded, lm.tokenizer, answer)
         warnings = (*warnings, *more)
     item = Item(position, prompt, encoded, ids, warnings)
+    _check_vocabulary(lm, item)
     _check_length(lm, item, options)
     return item
+
+
+def _check_vocabulary(lm: LanguageModel, item: Item) -> None:
+    size = int(lm.model.get_input_embeddings().weight.shape[0])
+    largest = max((*item.encoded.token_ids, *(item.answer_ids or ())))
+    if largest >= size:
+        raise InputError(
+            f"token id {largest} is beyond the model's {size} embeddings; is this the model's own tokenizer?"
+        )
 
 
 def _check_length(lm: LanguageModel, item: Item, options: Options) -> None:
@@ -211,9 +232,14 @@ def _check_length(lm: LanguageModel, item: Item, options: Options) -> None:
     raise InputError(f"{what}, and with {n_answer} answer tokens the model's limit is {limit:,}; {remedy}")
 
 
-def _batches(items: Sequence[Item], size: int) -> Iterator[list[Item]]:
-    """Longest first, so that running out of memory happens at once; forced and generated answers do not mix."""
+def _batches(items: Sequence[Item], size: int, padding: bool) -> Iterator[list[Item]]:
+    """Longest first, so that running out of memory happens at once; forced and generated answers do not mix.
+
+    Without ``padding``, only prompts of one length share a batch.
+    """
     for forced in (True, False):
         group = sorted((i for i in items if (i.answer_ids is not None) is forced), key=lambda i: -i.n_fed)
-        for start in range(0, len(group), size):
-            yield group[start : start + size]
+        lengths = groupby(group, key=(lambda i: None) if padding else (lambda i: (i.n_fed, i.encoded.n_tokens)))
+        for same in (list(members) for _, members in lengths):
+            for start in range(0, len(same), size):
+                yield same[start : start + size]

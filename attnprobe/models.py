@@ -69,7 +69,8 @@ class LanguageModel:
     Parameters
     ----------
     model
-        A transformers model that generates text from the left (``...ForCausalLM`` or alike).
+        A transformers model that generates text from the left (``...ForCausalLM`` or alike). Of a wrapper around one
+        (PEFT), the model inside is kept, with its adapters.
     tokenizer
         Its tokenizer.
     source
@@ -97,6 +98,7 @@ class LanguageModel:
                 f"tokenizer is {type(self.tokenizer).__name__}, not a transformers tokenizer; "
                 "pass AutoTokenizer.from_pretrained(...)"
             )
+        object.__setattr__(self, "model", _inner_model(self.model))
         _check_causal(type(self.model).__name__, self.model.config)
         if not (hasattr(self.model, "generate") and getattr(self.model, "can_generate", lambda: True)()):
             raise InputError(
@@ -133,6 +135,11 @@ class LanguageModel:
             re.search(r"pos|wpe", name) and tensor.dim() == 2 and 0 <= tensor.shape[0] - limit <= 8
             for name, tensor in tables
         )
+
+    @property
+    def input_device(self) -> torch.device:
+        """Where token ids have to be."""
+        return input_device(self.model)
 
     @property
     def pad_id(self) -> int:
@@ -183,6 +190,8 @@ def load(
         When the model is not found or cannot be reached, is damaged, incomplete, no causal language model, has no
         tokenizer, needs its own code to run, ignores the RoPE override, or an argument is wrong.
     """
+    if not isinstance(name, (str, os.PathLike)):
+        raise InputError(f"the model's name is {name!r}; give {_ACCEPTED}")
     name = os.fspath(name)
     override = None if rope is None else parse_rope(rope)
     on_cpu = _is_on_cpu(device_map)
@@ -205,6 +214,30 @@ def load(
         rope=None if override is None else str(override),
     )
     return LanguageModel(model, tokenizer, source)
+
+
+def input_device(model: Any) -> torch.device:
+    """Where token ids have to be: the embedding's device, or the one that offloaded weights are brought to."""
+    embeddings = model.get_input_embeddings()
+    device = next(embeddings.parameters()).device
+    if device.type != "meta":
+        return device
+    return torch.device(getattr(getattr(embeddings, "_hf_hook", None), "execution_device", None) or "cpu")
+
+
+def _inner_model(model: nn.Module) -> nn.Module:
+    """The transformers model inside a wrapper such as PEFT's, whose adapters are part of that model's layers."""
+    from transformers import PreTrainedModel
+
+    if isinstance(model, PreTrainedModel):
+        return model
+    if getattr(getattr(model, "active_peft_config", None), "is_prompt_learning", False):
+        raise InputError(
+            f"{type(model).__name__} puts learned tokens in front of the prompt, which belong to no span; "
+            "measure the base model, or an adapter of another kind"
+        )
+    inner = next((m for m in model.modules() if isinstance(m, PreTrainedModel) and m.can_generate()), None)
+    return model if inner is None else inner
 
 
 def _resolve(name: str, revision: str | None, say: Callable[[str], None]) -> ModelSource:

@@ -3,10 +3,28 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Residual:
+    """Scalars on the model's device, so that nothing waits for them there.
+
+    Parameters
+    ----------
+    difference
+        |log-add over spans - float64 log-sum-exp over all keys|, nats.
+    magnitude
+        |float64 log-sum-exp over all keys|, nats.
+    """
+
+    difference: Tensor
+    magnitude: Tensor
+
 
 _TILE = 65536  # keys converted to float64 at a time
 
@@ -21,10 +39,8 @@ def sampled_residual(
     visible: np.ndarray | None,
     mask: Tensor | None,
     seed: int,
-) -> Tensor:
-    """|log-add over spans - float64 log-sum-exp over all keys| of one row drawn from a batch, nats.
-
-    A scalar on the device of ``query``, so that nothing waits for it there.
+) -> Residual:
+    """Compare the spans' total of one row, drawn from a batch, with an independent one.
 
     Parameters
     ----------
@@ -42,7 +58,8 @@ def sampled_residual(
     sample, head, row = (int(rng.integers(n)) for n in (n_samples, n_heads, n_rows))
     lo, hi = (0, key.shape[2]) if visible is None else (int(edge) for edge in visible[sample, row])
     if hi <= lo:
-        return query.new_zeros((), dtype=torch.float64)
+        zero = query.new_zeros((), dtype=torch.float64)
+        return Residual(zero, zero)
     q = query[sample, head, row].double()
     k = key[sample, head // (n_heads // key.shape[1])]
     tiles = []
@@ -56,4 +73,4 @@ def sampled_residual(
             z = z.masked_fill(~entries, -math.inf) if entries.dtype == torch.bool else z + entries.double()
         tiles.append(torch.logsumexp(z, dim=0))
     total = torch.logsumexp(torch.stack(tiles), dim=0)
-    return (torch.logsumexp(lse[sample, head, row].double(), dim=0) - total).abs()
+    return Residual((torch.logsumexp(lse[sample, head, row].double(), dim=0) - total).abs(), total.abs())

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from attnprobe.batch import uses_interface
-from attnprobe.capture import Capture, LayerRows, SampleSpans, implementation_of
+from attnprobe.capture import Capture, LayerRows, SampleSpans, implementation_of, uses_interface
 from attnprobe.decoding import Batch, forced_logprobs, generate, left_pad
 from attnprobe.dense import dense_masses
 from attnprobe.errors import CaptureError
@@ -101,7 +100,7 @@ def check(lm: LanguageModel, *, n_tokens: int | None = None, backend: str = "aut
         The model does not use transformers' attention interface: it is measured from eager weights anyway, and there
         is nothing to compare. Or a layer was not captured.
     """
-    if not uses_interface(lm):
+    if not uses_interface(lm.model):
         raise CaptureError(
             f"{type(lm.model).__name__} does not use transformers' attention interface; it is measured from the "
             "weights of its own eager attention, so there is nothing to compare them with"
@@ -145,12 +144,8 @@ def _reference(lm: LanguageModel) -> str:
     return EAGER if lm.model.dtype == torch.float32 else DENSE
 
 
-def _device(lm: LanguageModel) -> torch.device:
-    return next(lm.model.get_input_embeddings().parameters()).device
-
-
 def _forced(lm: LanguageModel, sequences: list[list[int]], backend: str) -> dict[int, float]:
-    batch = left_pad(sequences, lm.pad_id, _device(lm))
+    batch = left_pad(sequences, lm.pad_id, lm.input_device)
     samples = [
         SampleSpans(pad, len(ids) - _ROWS + 1, _spans(len(ids) - _ROWS + 1))
         for ids, pad in zip(sequences, batch.pads, strict=True)
@@ -165,7 +160,7 @@ def _forced(lm: LanguageModel, sequences: list[list[int]], backend: str) -> dict
 
 
 def _decoded(lm: LanguageModel, sequences: list[list[int]], backend: str) -> dict[int, float]:
-    batch = left_pad(sequences, lm.pad_id, _device(lm))
+    batch = left_pad(sequences, lm.pad_id, lm.input_device)
     samples = [SampleSpans(0, len(ids), _spans(len(ids))) for ids in sequences]
     with (
         Capture(lm.model, samples, batch.ids.shape[1] - 1, "deferred", backend) as capture,
@@ -199,7 +194,7 @@ def _largest(difference: Tensor) -> float:
 def _worst(lm: LanguageModel, layers: list[LayerRows], sequences: list[list[int]]) -> dict[int, float]:
     """Largest difference of each layer from eager attention, run on each sequence alone."""
     worst = {layer.layer: 0.0 for layer in layers}
-    device = _device(lm)
+    device = lm.input_device
     for sample, ids in enumerate(sequences):
         n_prompt = len(ids) - _ROWS + 1
         batch: Batch = left_pad([ids], lm.pad_id, device)
@@ -210,7 +205,11 @@ def _worst(lm: LanguageModel, layers: list[LayerRows], sequences: list[list[int]
         for layer in layers:
             if layer.layer not in reference:
                 raise CaptureError(f"layer {layer.layer} of {type(lm.model).__name__} gives no eager weights")
-            difference = _mass(layer, sample) - _eager_mass(reference[layer.layer])
+            mass, eager = _mass(layer, sample), _eager_mass(reference[layer.layer])
+            if layer.has_sink and bool(((eager.sum(-1) - 1).abs() < 1e-5).all()):
+                # This model's eager attention leaves its sink out of the softmax.
+                mass = mass / mass.sum(-1, keepdim=True)
+            difference = mass - eager
             worst[layer.layer] = max(worst[layer.layer], _largest(difference))
     return worst
 

@@ -14,7 +14,9 @@ from attnprobe_kernels.rows import unseen
 from attnprobe_kernels.segments import HIDDEN
 
 
-def window_and_chunk(module: nn.Module, sliding_window: int | None) -> tuple[int | None, int | None]:
+def window_and_chunk(
+    module: nn.Module, sliding_window: int | None, cache_layer: Any = None
+) -> tuple[int | None, int | None]:
     """Sliding window and attention chunk of a layer, in tokens (None = unlimited).
 
     Parameters
@@ -23,6 +25,8 @@ def window_and_chunk(module: nn.Module, sliding_window: int | None) -> tuple[int
         The attention module.
     sliding_window
         What the module passed to its attention function, if anything: models without layer types say it only there.
+    cache_layer
+        The layer of the cache that holds the module's keys, if any: a sliding one keeps no more than its window.
     """
     config = getattr(module, "config", None)
     layer_types = getattr(config, "layer_types", None)
@@ -35,6 +39,8 @@ def window_and_chunk(module: nn.Module, sliding_window: int | None) -> tuple[int
     window = sliding_window or getattr(module, "sliding_window", None)
     if kind == "sliding_attention":
         window = window or getattr(config, "sliding_window", None)
+    if not window and getattr(cache_layer, "is_sliding", False):
+        window = getattr(cache_layer, "sliding_window", None) or getattr(cache_layer, "max_cache_len", None)
     return (int(window) if window else None), None
 
 

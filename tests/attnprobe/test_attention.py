@@ -14,7 +14,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterf
 import attnprobe as ap
 from attnprobe import attention
 from attnprobe.attention import eager_function, observed, uses_attention_interface
-from attnprobe.capture import Capture, SampleSpans, attention_modules
+from attnprobe.capture import Capture, SampleSpans, attention_layers
 
 IDS = torch.arange(2, 22)[None]
 
@@ -98,16 +98,15 @@ def test_nested_captures_of_two_models() -> None:
     assert_untouched(inner)
 
 
-def test_nested_captures_of_one_model_give_the_inner_its_calls() -> None:
+def test_a_measurement_inside_another_of_the_same_model_is_named() -> None:
     model = tiny_model("llama")
-    with torch.no_grad(), capture_of(model) as outer:
-        with capture_of(model) as inner, pytest.raises(ap.CaptureError, match="without calling the attention"):
+    with torch.no_grad(), capture_of(model), capture_of(model):
+        with pytest.raises(ap.CaptureError, match="another measurement inside this one"):
             model(IDS)
-        del inner
     assert_untouched(model)
-    with torch.no_grad(), capture_of(model) as outer:
+    with torch.no_grad(), capture_of(model) as capture:
         model(IDS)
-        assert len(outer.finish(2)) == 3
+        assert len(capture.finish(2)) == 3
 
 
 @pytest.mark.parametrize("same", [True, False], ids=["one model", "two models"])
@@ -150,7 +149,7 @@ def test_eager_dispatch_calls_each_modules_own_function() -> None:
     from transformers.models.llama4.modeling_llama4 import Llama4VisionAttention, vision_eager_attention_forward
 
     model = tiny_model("gemma2")
-    module = attention_modules(model)[0]
+    module, _ = attention_layers(model)[0]
     assert eager_function(module).__module__ == type(module).__module__
     vision = Llama4VisionAttention.__new__(Llama4VisionAttention)
     assert uses_attention_interface(vision)
@@ -179,7 +178,7 @@ def test_a_local_override_of_another_tool_is_seen_and_put_back() -> None:
 
 def test_later_registrations_are_not_hidden() -> None:
     model = tiny_model("llama")
-    with observed(attention_modules(model), "sdpa", lambda *call: None):
+    with observed(model, [m for m, _ in attention_layers(model)], lambda *call: None, "sdpa"):
         pass
     original = AttentionInterface._global_mapping["sdpa"]
 

@@ -131,6 +131,19 @@ def test_static_cache(name: str) -> None:
             assert_same(masses(layers, sample, slice(None)), expected(name, prompt, answer))
 
 
+@pytest.mark.parametrize("name", [n for n in INTERFACE if n != "deepseek_v3"])
+def test_decoding_is_deferred(name: str) -> None:
+    """Only queries are kept while decoding, where the cache holds the keys; a window's keys are few."""
+    model = tiny_model(name)
+    batch = left_pad([sequence(23, 0)], 0, torch.device("cpu"))
+    with Capture(model, [SampleSpans(0, 23, spans_of(23))], 22, "deferred") as capture:
+        generate(model, batch, max_new_tokens=9, pad_id=0)
+        sources = {layer.source for layer in capture._layers.values()}
+        assert sources <= {"cache", "tail"}
+        assert all(len(layer.queries) == 9 and not layer.parts for layer in capture._layers.values())
+        capture.finish(9)
+
+
 def test_fallback_families_have_no_interface() -> None:
     assert FALLBACK
     for name in FALLBACK:

@@ -337,7 +337,8 @@ def test_answer_is_not_ended():
     [
         ("", "answer is empty"),
         ([], "no token ids"),
-        ([1, 10**7], "answer id 1 is 10000000"),
+        ([1, -7], "answer id 1 is -7"),
+        (5, "answer is 5; give text, or a sequence of token ids"),
         ([-1], "answer id 0 is -1"),
         ([1.5], "whole numbers"),
         ("\x00", "answer holds a NUL"),
