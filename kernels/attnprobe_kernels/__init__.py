@@ -1,11 +1,13 @@
 """Span masses of attention rows from q and k alone, without the N x N matrix.
 
 ``span_lse`` gives the log-sum-exp of every span of keys for every query row; a softmax over spans is the span
-mass. ``column_mass`` gives the mean mass of every single key. ``naive.py`` is the definition (dense float64).
+mass. ``column_mass`` gives the mean mass of every single key, ``prefill_map`` the span masses of blocks of rows.
+``naive.py`` is the definition (dense float64).
 """
 
-from attnprobe_kernels.api import BACKENDS, column_mass, span_lse
+from attnprobe_kernels.api import column_mass, prefill_map, span_lse
+from attnprobe_kernels.backends import BACKENDS
 from attnprobe_kernels.segments import Segments
 from attnprobe_kernels.visible import visible_intervals
 
-__all__ = ["BACKENDS", "Segments", "column_mass", "span_lse", "visible_intervals"]
+__all__ = ["BACKENDS", "Segments", "column_mass", "prefill_map", "span_lse", "visible_intervals"]

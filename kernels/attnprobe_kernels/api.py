@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from attnprobe_kernels import chunked, naive
+from attnprobe_kernels.backends import choose
 from attnprobe_kernels.rows import RowArguments, check_rows, per_sample
 from attnprobe_kernels.segments import Segments
 from attnprobe_kernels.shapes import Float, Shaped
 
-Backend = Literal["auto", "chunked", "naive"]
-BACKENDS: tuple[str, ...] = get_args(Backend)
 
-
-def _module(backend: str):  # type: ignore[no-untyped-def]
-    if backend not in BACKENDS:
-        raise ValueError(f"backend {backend!r} is unknown; choose one of {', '.join(BACKENDS)}")
-    return naive if backend == "naive" else chunked
-
-
+@torch.no_grad()
 def span_lse(
     q: Float[Tensor, "B Hq A D"],
     k: Float[Tensor, "B Hkv N D"],
@@ -38,6 +29,7 @@ def span_lse(
     alibi_slopes: Float[Tensor, " Hq"] | None = None,
     visible: Shaped[Tensor, "B A 2"] | np.ndarray | None = None,
     mask: Shaped[Tensor, "B #Hq A N"] | None = None,
+    allow_tf32: bool = False,
     backend: str = "auto",
 ) -> Float[Tensor, "B Hq A S"]:
     """Log-sum-exp of the attention logits over every span of keys, for every query row.
@@ -70,8 +62,12 @@ def span_lse(
     mask
         For visibility that is no interval: bool (True = seen), or float added to the logits, where at most half the
         dtype's minimum means unseen. Applies beside ``visible`` when both are given, else alone.
+    allow_tf32
+        Let ``triton`` multiply float32 in tf32, which is faster and right to three digits.
     backend
-        ``auto``, ``chunked`` (torch, any device, bounded memory) or ``naive`` (dense float64, for tests).
+        ``triton`` (CUDA and ROCm devices), ``chunked`` (torch, any device, bounded memory), ``naive`` (dense float64,
+        for tests) or ``auto``: ``triton`` where it can be used, else ``chunked``. ``triton`` takes float32, float16
+        and bfloat16 q and k of one dtype with head dimensions up to 512, and no ``mask``.
 
     Returns
     -------
@@ -94,14 +90,16 @@ def span_lse(
         alibi_slopes=alibi_slopes,
         visible=visible,
         mask=mask,
+        allow_tf32=allow_tf32,
     )
-    lse = _module(backend).span_lse(args, per_sample(segments, q.shape[0], k.shape[2]))
+    lse = choose(backend, args).span_lse(args, per_sample(segments, q.shape[0], k.shape[2]))
     if sinks is not None:
         column = sinks.to(lse.device, lse.dtype)[None, :, None, None].expand(*lse.shape[:3], 1)
         lse = torch.cat([lse, column], dim=-1)
     return lse
 
 
+@torch.no_grad()
 def column_mass(
     q: Float[Tensor, "B Hq A D"],
     k: Float[Tensor, "B Hkv N D"],
@@ -111,25 +109,35 @@ def column_mass(
     q_start: int | None = None,
     window: int | None = None,
     softcap: float | None = None,
+    sinks: Float[Tensor, " Hq"] | None = None,
     key_bias: Float[Tensor, "B #Hq N"] | None = None,
     alibi_slopes: Float[Tensor, " Hq"] | None = None,
     visible: Shaped[Tensor, "B A 2"] | np.ndarray | None = None,
     mask: Shaped[Tensor, "B #Hq A N"] | None = None,
+    allow_tf32: bool = False,
     backend: str = "auto",
 ) -> Float[Tensor, "B Hq N"]:
     """Attention mass of every single key, averaged over the rows: the token heatmap.
 
     Parameters
     ----------
-    q, k, scale, q_start, window, softcap, key_bias, alibi_slopes, visible, mask, backend
+    q, k, scale, q_start, window, softcap, key_bias, alibi_slopes, visible, mask, allow_tf32, backend
         As in :func:`span_lse`.
     lse_total
-        Log-sum-exp of each row over all its keys, natural log, and over its learned sink if the model has one (the
-        sink takes mass but is no key): ``torch.logsumexp(span_lse(...), -1)``.
+        Log-sum-exp of each row over everything that takes mass, natural log. Without ``sinks`` it must hold the
+        model's learned sink, if there is one: ``torch.logsumexp(span_lse(...), -1)`` of a call with ``sinks`` does.
+    sinks
+        A learned sink's logit per query head, for an ``lse_total`` over the keys alone, such as flash-attn's
+        ``softmax_lse``: the sink is then added here. (It takes mass, but is no key and gets no column.)
 
     Returns
     -------
-    float32 ``[B, Hq, N]`` (float64 from ``naive``).
+    float32 ``[B, Hq, N]`` (float64 from ``naive``), the mean over all rows; a row that sees no key adds nothing.
+
+    Raises
+    ------
+    ValueError
+        Shapes that do not fit, an unknown backend, a backend that cannot take these arguments.
     """
     args: RowArguments = check_rows(
         q,
@@ -142,7 +150,66 @@ def column_mass(
         alibi_slopes=alibi_slopes,
         visible=visible,
         mask=mask,
+        allow_tf32=allow_tf32,
     )
     if lse_total.shape != q.shape[:3]:
         raise ValueError(f"lse_total must be [B, Hq, A] = {tuple(q.shape[:3])}, got {tuple(lse_total.shape)}")
-    return _module(backend).column_mass(args, lse_total)
+    if sinks is not None:
+        lse_total = torch.logaddexp(lse_total, sinks.to(lse_total)[None, :, None])
+    return choose(backend, args).column_mass(args, lse_total)
+
+
+@torch.no_grad()
+def prefill_map(
+    q: Float[Tensor, "B Hq A D"],
+    k: Float[Tensor, "B Hkv N D"],
+    segments: Segments | Sequence[Segments],
+    *,
+    block: int = 128,
+    scale: float | None = None,
+    q_start: int | None = None,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: Float[Tensor, " Hq"] | None = None,
+    key_bias: Float[Tensor, "B #Hq N"] | None = None,
+    alibi_slopes: Float[Tensor, " Hq"] | None = None,
+    visible: Shaped[Tensor, "B A 2"] | np.ndarray | None = None,
+    mask: Shaped[Tensor, "B #Hq A N"] | None = None,
+    allow_tf32: bool = False,
+    backend: str = "auto",
+) -> Float[Tensor, "B Hq R S"]:
+    """Span masses of every row of a prompt, averaged over blocks of rows: who reads whom, without the N x N matrix.
+
+    Parameters
+    ----------
+    q, k, segments, scale, q_start, window, softcap, sinks, key_bias, alibi_slopes, visible, mask, allow_tf32, backend
+        As in :func:`span_lse`; q holds all rows of the prompt, or any run of them.
+    block
+        Rows a block; the last block may hold fewer.
+
+    Returns
+    -------
+    float32 ``[B, Hq, ceil(A / block), S]`` (float64 from ``naive``), one more column for the sink with ``sinks``. A
+    row that sees nothing has no mass but counts, so a block's masses sum to the part of its rows that see something.
+
+    Raises
+    ------
+    ValueError
+        As in :func:`span_lse`; ``block`` is not positive.
+    """
+    if block < 1:
+        raise ValueError(f"block must be at least one row, got {block}")
+    args = check_rows(
+        q,
+        k,
+        scale=scale,
+        q_start=q_start,
+        window=window,
+        softcap=softcap,
+        key_bias=key_bias,
+        alibi_slopes=alibi_slopes,
+        visible=visible,
+        mask=mask,
+        allow_tf32=allow_tf32,
+    )
+    return choose(backend, args).prefill_map(args, per_sample(segments, q.shape[0], k.shape[2]), block, sinks)

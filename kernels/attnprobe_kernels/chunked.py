@@ -28,7 +28,7 @@ def _sample_logits(args: RowArguments, sample: int) -> Iterator[tuple[int, int, 
     n_kv_heads, n_keys, head_dim = args.k.shape[1:]
     n_rows = args.q.shape[2]
     group = args.q.shape[1] // n_kv_heads
-    visible = args.visible[sample]  # [A, 2]
+    visible = args.visible_on_host()[sample]  # [A, 2]
     seeing = visible[visible[:, 1] > visible[:, 0]]
     if not len(seeing):
         return
@@ -88,7 +88,7 @@ def span_lse(args: RowArguments, segments: list[Segments]) -> Tensor:
 
 
 def column_mass(args: RowArguments, lse_total: Tensor) -> Tensor:
-    """Mean over rows of each key's share of exp(lse_total), float32 ``[B, Hq, N]``."""
+    """Mean over rows of each key's share of exp(lse_total), float32 ``[B, Hq, N]``; a row that sees nothing adds 0."""
     n_samples, n_q_heads = args.q.shape[:2]
     out = args.q.new_zeros((n_samples, n_q_heads, args.k.shape[2]), dtype=torch.float32)
     for sample in range(n_samples):
@@ -98,3 +98,17 @@ def column_mass(args: RowArguments, lse_total: Tensor) -> Tensor:
             share = torch.exp(z - total.masked_fill(total == float("-inf"), 0.0))
             out[sample, :, start:stop] = share.mean(dim=2).reshape(n_q_heads, stop - start)
     return out
+
+
+def prefill_map(args: RowArguments, segments: list[Segments], block: int, sinks: Tensor | None) -> Tensor:
+    """Mean over every ``block`` rows of each span's mass, float32 ``[B, Hq, ceil(A / block), S]``, then the sink's."""
+    n_rows = args.q.shape[2]
+    blocks = []
+    for start in range(0, n_rows, block):
+        part = args.rows(start, min(start + block, n_rows))
+        lse = span_lse(part, segments)
+        if sinks is not None:
+            column = sinks.to(lse.device, lse.dtype)[None, :, None, None].expand(*lse.shape[:3], 1)
+            lse = torch.cat([lse, column], dim=-1)
+        blocks.append(torch.softmax(lse, dim=-1).nan_to_num(0.0).mean(dim=2))  # a row that sees nothing has no mass
+    return torch.stack(blocks, dim=2)

@@ -22,7 +22,7 @@ def logits(args: RowArguments) -> Tensor:
     if args.key_bias is not None:
         z = z + args.key_bias.double()[:, :, None, :]
     columns = torch.arange(k.shape[2], device=z.device)
-    visible = torch.as_tensor(args.visible, device=z.device)[:, None]  # [B, 1, A, 2]
+    visible = args.visible_on_device()[:, None]  # [B, 1, A, 2]
     lo, hi = visible[..., :1], visible[..., 1:]  # [B, 1, A, 1]
     if args.alibi_slopes is not None:
         z = z + args.alibi_slopes.double()[None, :, None, None] * (columns - (hi - 1))
@@ -34,20 +34,42 @@ def logits(args: RowArguments) -> Tensor:
     return z.masked_fill(hidden, float("-inf"))
 
 
+def _owners(table: Segments, device: torch.device) -> Tensor:
+    """Owning span of every key ``[N]``."""
+    starts, stops, owners = (torch.as_tensor(x, device=device) for x in (table.starts, table.stops, table.owners))
+    return owners.repeat_interleave(stops - starts)
+
+
 def span_lse(args: RowArguments, segments: list[Segments]) -> Tensor:
     """Log-sum-exp of each span's logits, float64 ``[B, Hq, A, S]``; ``-inf`` where a row sees none of a span."""
     z = logits(args)
     n_spans = max(table.n_spans for table in segments)
     out = z.new_full((*z.shape[:3], n_spans), float("-inf"))
     for sample, table in enumerate(segments):
-        owners = torch.as_tensor(table.owners, device=z.device).repeat_interleave(
-            torch.as_tensor(table.stops, device=z.device) - torch.as_tensor(table.starts, device=z.device)
-        )  # [N]
+        owners = _owners(table, z.device)  # [N]
         for span in range(table.n_spans):
             out[sample, :, :, span] = torch.logsumexp(z[sample][:, :, owners == span], dim=-1)
     return out
 
 
 def column_mass(args: RowArguments, lse_total: Tensor) -> Tensor:
-    """Mean over rows of each key's share of exp(lse_total), float64 ``[B, Hq, N]``."""
-    return torch.exp(logits(args) - lse_total.double()[..., None]).mean(dim=2)
+    """Mean over rows of each key's share of exp(lse_total), float64 ``[B, Hq, N]``; a row that sees nothing adds 0."""
+    z = logits(args)
+    return torch.exp(z - lse_total.double()[..., None]).masked_fill(z == float("-inf"), 0.0).mean(dim=2)
+
+
+def prefill_map(args: RowArguments, segments: list[Segments], block: int, sinks: Tensor | None) -> Tensor:
+    """Mean over every ``block`` rows of each span's mass, float64 ``[B, Hq, ceil(A / block), S]``, then the sink's."""
+    z = logits(args)
+    if sinks is not None:
+        z = torch.cat([z, sinks.double()[None, :, None, None].expand(*z.shape[:3], 1)], dim=-1)
+    mass = torch.softmax(z, dim=-1).nan_to_num(0.0)  # a row that sees nothing has no mass
+    n_spans = max(table.n_spans for table in segments)
+    out = mass.new_zeros((*mass.shape[:3], n_spans + (sinks is not None)))
+    for sample, table in enumerate(segments):
+        owners = _owners(table, z.device)
+        for span in range(table.n_spans):
+            out[sample, :, :, span] = mass[sample, :, :, : len(owners)][:, :, owners == span].sum(dim=-1)
+    if sinks is not None:
+        out[..., n_spans] = mass[..., -1]
+    return torch.stack([rows.mean(dim=2) for rows in out.split(block, dim=2)], dim=2)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -20,12 +21,56 @@ class RowArguments:
 
     q: Tensor
     k: Tensor
-    visible: np.ndarray  # int32 [B, A, 2]
+    visible: np.ndarray | Tensor  # int32 [B, A, 2]; a tensor if it was handed over on a device
     scale: float
     softcap: float | None
     key_bias: Tensor | None  # [B, Hq or 1, N], natural log
     alibi_slopes: Tensor | None  # [Hq]; adds slope * (column - the row's own column), the last one it sees
     mask: Tensor | None  # [B, Hq or 1, A, N], bool (True = seen) or additive float
+    allow_tf32: bool
+
+    def rows(self, start: int, stop: int) -> RowArguments:
+        """The same arguments for the query rows ``[start, stop)`` alone; nothing is copied."""
+        return replace(
+            self,
+            q=self.q[:, :, start:stop],
+            visible=self.visible[:, start:stop],
+            mask=None if self.mask is None else self.mask[:, :, start:stop],
+        )
+
+    def visible_on_host(self) -> np.ndarray:
+        """Intervals as int32 numpy ``[B, A, 2]``; waits for the device if they are there."""
+        return self.visible.cpu().numpy() if isinstance(self.visible, Tensor) else self.visible
+
+    def visible_on_device(self) -> Tensor:
+        """Intervals as a contiguous int32 tensor ``[B, A, 2]`` beside q; the same intervals are uploaded once."""
+        if isinstance(self.visible, Tensor):
+            return self.visible.contiguous()
+        return _upload(self.visible.tobytes(), self.visible.shape, self.q.device)
+
+
+@lru_cache(maxsize=16)
+def _upload(intervals: bytes, shape: tuple[int, ...], device: torch.device) -> Tensor:
+    return torch.from_numpy(np.frombuffer(intervals, dtype=np.int32).reshape(shape).copy()).to(device)
+
+
+def _check_visible(
+    visible: Tensor | np.ndarray, shape: tuple[int, int, int], n_keys: int, device: torch.device
+) -> np.ndarray | Tensor:
+    if tuple(visible.shape) != shape:
+        raise ValueError(f"visible must be [B, A, 2] = {shape}, got {tuple(visible.shape)}")
+    if isinstance(visible, Tensor):
+        if visible.is_floating_point() or visible.dtype == torch.bool:
+            raise ValueError(f"visible must hold integers, got {visible.dtype}")
+        if visible.device.type != "cpu":
+            # Its values stay unchecked: looking at them would wait for the device in every layer.
+            return visible.to(device, torch.int32)
+    intervals = np.asarray(visible)
+    if intervals.size and (intervals.min() < 0 or intervals.max() > n_keys):
+        raise ValueError(f"visible has columns outside 0 to {n_keys}")
+    if (intervals[..., 1] < intervals[..., 0]).any():
+        raise ValueError("visible has an interval that ends before it starts")
+    return np.ascontiguousarray(intervals, dtype=np.int32)
 
 
 def check_rows(
@@ -40,8 +85,9 @@ def check_rows(
     alibi_slopes: Tensor | None,
     visible: Tensor | np.ndarray | None,
     mask: Tensor | None,
+    allow_tf32: bool = False,
 ) -> RowArguments:
-    """Validate the arguments that ``span_lse`` and ``column_mass`` share."""
+    """Validate the arguments that the operations share."""
     if q.ndim != 4 or k.ndim != 4:
         raise ValueError(f"q and k must be [B, H, tokens, D]; got {tuple(q.shape)} and {tuple(k.shape)}")
     n_samples, n_q_heads, n_rows, head_dim = q.shape
@@ -54,17 +100,17 @@ def check_rows(
         raise ValueError(f"softcap must be positive, got {softcap}")
     if alibi_slopes is not None and mask is not None:
         raise ValueError("alibi_slopes need causal rows; with a mask, add the bias to a float mask instead")
+    if key_bias is not None and tuple(key_bias.shape) not in {(n_samples, heads, n_keys) for heads in (1, n_q_heads)}:
+        raise ValueError(f"key_bias must be [B, Hq or 1, N], got {tuple(key_bias.shape)}")
+    if alibi_slopes is not None and tuple(alibi_slopes.shape) != (n_q_heads,):
+        raise ValueError(f"alibi_slopes must be [Hq] = ({n_q_heads},), got {tuple(alibi_slopes.shape)}")
+    if mask is not None and tuple(mask.shape) not in {(n_samples, heads, n_rows, n_keys) for heads in (1, n_q_heads)}:
+        raise ValueError(f"mask must be [B, Hq or 1, A, N], got {tuple(mask.shape)}")
     start = n_keys - n_rows if q_start is None else q_start
     if visible is not None:
         if q_start is not None or window is not None:
             raise ValueError("visible replaces q_start and window: give one or the other")
-        intervals = np.asarray(visible.cpu() if isinstance(visible, Tensor) else visible, dtype=np.int32)
-        if intervals.shape != (n_samples, n_rows, 2):
-            raise ValueError(f"visible must be [B, A, 2] = {(n_samples, n_rows, 2)}, got {intervals.shape}")
-        if intervals.size and (intervals.min() < 0 or intervals.max() > n_keys):
-            raise ValueError(f"visible has columns outside 0 to {n_keys}")
-        if (intervals[..., 1] < intervals[..., 0]).any():
-            raise ValueError("visible has an interval that ends before it starts")
+        intervals = _check_visible(visible, (n_samples, n_rows, 2), n_keys, q.device)
     elif mask is not None:
         intervals = np.broadcast_to(np.array([0, n_keys], dtype=np.int32), (n_samples, n_rows, 2))
     else:
@@ -80,6 +126,7 @@ def check_rows(
         key_bias=key_bias,
         alibi_slopes=alibi_slopes,
         mask=mask,
+        allow_tf32=allow_tf32,
     )
 
 

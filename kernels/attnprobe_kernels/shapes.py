@@ -1,6 +1,7 @@
 """Shape annotations: jaxtyping's where it is installed (the tests check them), plain tensors elsewhere.
 
-Letters: B samples, Hq query heads, Hkv key heads, A query rows, N keys, D head dimension, S spans.
+Letters: B samples, Hq query heads, Hkv key heads, A query rows, N keys, D head dimension, S spans, R blocks of
+rows.
 """
 
 from __future__ import annotations

@@ -1,0 +1,70 @@
+"""Which backend computes a call."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from importlib.util import find_spec
+from typing import Literal, Protocol, get_args
+
+import torch
+from torch import Tensor
+
+from attnprobe_kernels.rows import RowArguments
+from attnprobe_kernels.segments import Segments
+from attnprobe_kernels.tiles import MAX_FLOAT32_HEAD_DIM_AMD, MAX_HEAD_DIM
+
+BackendName = Literal["auto", "triton", "chunked", "naive"]
+BACKENDS: tuple[str, ...] = get_args(BackendName)
+TRITON_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+class Backend(Protocol):
+    """What a backend's module offers."""
+
+    def span_lse(self, args: RowArguments, segments: list[Segments], /) -> Tensor:
+        """Log-sum-exp of spans ``[B, Hq, A, S]``."""
+
+    def column_mass(self, args: RowArguments, lse_total: Tensor, /) -> Tensor:
+        """Mean mass of keys ``[B, Hq, N]``."""
+
+    def prefill_map(self, args: RowArguments, segments: list[Segments], block: int, sinks: Tensor | None, /) -> Tensor:
+        """Mean span mass of blocks of rows ``[B, Hq, ceil(A / block), S]``."""
+
+
+def choose(backend: str, args: RowArguments) -> Backend:
+    """Module that computes these arguments.
+
+    Raises
+    ------
+    ValueError
+        An unknown backend, or ``triton`` for arguments that it cannot take.
+    """
+    if backend not in BACKENDS:
+        raise ValueError(f"backend {backend!r} is unknown; choose one of {', '.join(BACKENDS)}")
+    name = backend
+    if backend == "auto":
+        name = "triton" if args.q.is_cuda and triton_refusal(args) is None else "chunked"
+    elif backend == "triton":
+        refusal = triton_refusal(args)
+        if refusal is not None:
+            raise ValueError(f'backend "triton" {refusal}; use "chunked" or "auto"')
+    module = {"triton": "triton_backend", "chunked": "chunked", "naive": "naive"}[name]
+    return importlib.import_module(f"attnprobe_kernels.{module}")
+
+
+def triton_refusal(args: RowArguments) -> str | None:
+    """Why the Triton kernels cannot take these arguments; ``None`` if they can."""
+    if args.mask is not None:
+        return "takes intervals of keys, not masks"
+    if args.q.dtype != args.k.dtype or args.q.dtype not in TRITON_DTYPES:
+        return f"takes float32, float16 or bfloat16 q and k of one dtype, got {args.q.dtype} and {args.k.dtype}"
+    if args.q.shape[3] > MAX_HEAD_DIM:
+        return f"takes head dimensions up to {MAX_HEAD_DIM}, got {args.q.shape[3]}"
+    if torch.version.hip and args.q.dtype == torch.float32 and args.q.shape[3] > MAX_FLOAT32_HEAD_DIM_AMD:
+        return f"takes float32 head dimensions up to {MAX_FLOAT32_HEAD_DIM_AMD} on AMD devices, got {args.q.shape[3]}"
+    if find_spec("triton") is None:
+        return "needs the package triton, which is not installed"
+    if not args.q.is_cuda and os.environ.get("TRITON_INTERPRET", "0") in ("", "0"):
+        return f"needs a CUDA or ROCm device, the tensors are on {args.q.device}"
+    return None

@@ -1,0 +1,144 @@
+"""The front door: choice of backend, shapes, messages."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from kernel_cases import DEVICE, cut_evenly, draw, queries_and_keys
+
+from attnprobe_kernels import Segments, column_mass, prefill_map, span_lse
+from attnprobe_kernels.backends import choose, triton_refusal
+from attnprobe_kernels.rows import check_rows
+
+ONE = cut_evenly(20, 1)
+
+
+def arguments(q, k, **given):
+    names = ("scale", "q_start", "window", "softcap", "key_bias", "alibi_slopes", "visible", "mask")
+    return check_rows(q, k, **{name: given.get(name) for name in names})
+
+
+@pytest.mark.parametrize(
+    ("features", "message"),
+    [
+        ({"softcap": 0.0}, "softcap must be positive, got 0.0"),
+        ({"q_start": -1}, "rows -1 to 2 are outside the 20 keys"),
+        ({"q_start": 18}, "rows 18 to 21 are outside the 20 keys"),
+        ({"visible": np.zeros((1, 3, 2), np.int32), "window": 3}, "visible replaces q_start and window"),
+        ({"visible": np.full((1, 3, 2), 21, np.int32)}, "visible has columns outside 0 to 20"),
+        ({"visible": np.array([[[0, 4], [5, 2], [0, 1]]], np.int32)}, "visible has an interval that ends before"),
+        ({"visible": torch.zeros((1, 3, 2))}, "visible must hold integers"),
+        ({"mask": torch.ones((1, 4, 3, 20), dtype=torch.bool), "alibi_slopes": torch.ones(4)}, "alibi_slopes need"),
+        ({"backend": "cuda"}, "backend 'cuda' is unknown; choose one of auto, triton, chunked, naive"),
+    ],
+)
+def test_values_that_are_refused(features, message):
+    q, k = queries_and_keys(n_keys=20)
+    with pytest.raises(ValueError, match=message):
+        span_lse(q, k, ONE, **features)
+
+
+def test_shapes_that_do_not_fit():
+    q, k = queries_and_keys(n_keys=20)
+    with pytest.raises(ValueError, match="4 query heads cannot share 3 key heads"):
+        check(q, draw((1, 3, 20, 64), 0))
+    with pytest.raises(ValueError, match="differ in samples or head dimension"):
+        check(q, k[..., :32])
+    with pytest.raises(ValueError, match=r"key_bias must be \[B, Hq or 1, N\]"):
+        check(q, k, key_bias=draw((1, 2, 20), 0))
+    with pytest.raises(ValueError, match=r"alibi_slopes must be \[Hq\] = \(4,\)"):
+        check(q, k, alibi_slopes=draw((2,), 0))
+    with pytest.raises(ValueError, match=r"mask must be \[B, Hq or 1, A, N\]"):
+        check(q, k, mask=torch.ones((1, 1, 1, 20), dtype=torch.bool))
+    with pytest.raises(ValueError, match=r"visible must be \[B, A, 2\] = \(1, 3, 2\), got \(1, 2, 2\)"):
+        check(q, k, visible=np.zeros((1, 2, 2), np.int32))
+
+
+check = arguments
+
+
+def test_segments_that_do_not_fit():
+    q, k = queries_and_keys(n_keys=20)
+    with pytest.raises(ValueError, match="the segments cover 21 keys, k has 20"):
+        span_lse(q, k, cut_evenly(21, 2))
+    with pytest.raises(ValueError, match="2 segment tables for 1 samples"):
+        span_lse(q, k, [ONE, ONE])
+
+
+def test_other_arguments_that_are_refused():
+    q, k = queries_and_keys(n_keys=20)
+    with pytest.raises(ValueError, match="block must be at least one row, got 0"):
+        prefill_map(q, k, ONE, block=0)
+
+
+@pytest.mark.skipif("jaxtyping" not in sys.modules, reason="jaxtyping is not installed")
+def test_annotated_shapes_are_checked():
+    q, k = queries_and_keys(n_keys=20)
+    with pytest.raises(Exception, match=r"(?s)span_lse.*k"):
+        span_lse(q, k[0], ONE)
+    with pytest.raises(Exception, match=r"(?s)column_mass.*lse_total"):
+        column_mass(q, k, torch.zeros((1, 4), device=DEVICE))
+
+
+def test_auto_takes_what_fits():
+    q, k = queries_and_keys(n_keys=20)
+    expected = "triton_backend" if DEVICE == "cuda" else "chunked"
+    assert choose("auto", arguments(q, k)).__name__ == f"attnprobe_kernels.{expected}"
+    mask = torch.ones((1, 1, 3, 20), dtype=torch.bool, device=DEVICE)
+    assert choose("auto", arguments(q, k, mask=mask)).__name__ == "attnprobe_kernels.chunked"
+    assert choose("naive", arguments(q, k)).__name__ == "attnprobe_kernels.naive"
+
+
+def test_why_triton_cannot_take_some_arguments():
+    q, k = queries_and_keys(n_keys=20)
+    mask = torch.ones((1, 1, 3, 20), dtype=torch.bool, device=DEVICE)
+    assert triton_refusal(arguments(q, k, mask=mask)) == "takes intervals of keys, not masks"
+    assert "of one dtype, got torch.float64" in str(triton_refusal(arguments(q.double(), k.double())))
+    assert "of one dtype, got torch.float16 and torch.float32" in str(triton_refusal(arguments(q.half(), k)))
+    wide = draw((1, 1, 20, 576), 0)
+    assert triton_refusal(arguments(wide[:, :, :3], wide)) == "takes head dimensions up to 512, got 576"
+
+
+@pytest.mark.skipif(DEVICE == "cuda", reason="the tensors can be taken")
+def test_triton_without_a_gpu_says_so(monkeypatch):
+    pytest.importorskip("triton")
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
+    q, k = queries_and_keys(n_keys=20)
+    message = 'backend "triton" needs a CUDA or ROCm device, the tensors are on cpu; use "chunked" or "auto"'
+    with pytest.raises(ValueError, match=message):
+        span_lse(q, k, ONE, backend="triton")
+
+
+def test_triton_that_is_not_installed(monkeypatch):
+    monkeypatch.setattr("attnprobe_kernels.backends.find_spec", lambda name: None)
+    q, k = queries_and_keys(n_keys=20)
+    with pytest.raises(ValueError, match="needs the package triton, which is not installed"):
+        span_lse(q, k, ONE, backend="triton")
+
+
+@pytest.mark.parametrize("backend", ["chunked", "naive"])
+def test_no_gradient_is_kept(backend):
+    q, k = queries_and_keys(n_keys=20)
+    assert not span_lse(q.requires_grad_(), k, ONE, backend=backend).requires_grad
+
+
+def test_importing_the_package_imports_no_triton():
+    code = "import sys, attnprobe_kernels; sys.exit('triton' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_same_intervals_are_uploaded_once():
+    q, k = queries_and_keys(n_keys=20)
+    first = arguments(q, k).visible_on_device()
+    assert arguments(q, k).visible_on_device() is first
+    assert first.tolist() == [[[0, 18], [0, 19], [0, 20]]]
+
+
+def test_empty_segments_need_no_keys():
+    q, k = queries_and_keys(n_keys=20)
+    lse = span_lse(q, k, Segments.from_bounds([(0, 0), (0, 20), (20, 20)], 20))
+    assert torch.isneginf(lse[..., [0, 2]]).all()

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attnprobe_kernels import Segments
+from attnprobe_kernels.segments import HIDDEN
+
+
+def test_bounds_own_themselves():
+    segments = Segments.from_bounds([(0, 1), (1, 70), (70, 70), (70, 200)], n_keys=200)
+    assert segments.owners == (0, 1, 2, 3)
+    assert segments.n_spans == 4
+
+
+@pytest.mark.parametrize(
+    ("bounds", "n_keys", "message"),
+    [
+        ([(0, 5), (6, 10)], 10, "gap at key 5: a segment starts at 6, the keys before it end at 5"),
+        ([(1, 10)], 10, "gap at key 0"),
+        ([(0, 5), (4, 10)], 10, "overlap at key 4"),
+        ([(0, 5), (5, 9)], 10, "the segments end at key 9, but there are 10 keys"),
+        ([(0, 5), (5, 11)], 10, "the segments end at key 11, but there are 10 keys"),
+        ([(0, 5), (5, 3)], 3, r"segment \(5, 3\) ends before it starts"),
+        ([], 4, "the segments end at key 0, but there are 4 keys"),
+    ],
+)
+def test_anything_but_a_cover_is_refused(bounds, n_keys, message):
+    with pytest.raises(ValueError, match=message):
+        Segments.from_bounds(bounds, n_keys=n_keys)
+
+
+def test_an_owner_that_does_not_exist_is_refused():
+    with pytest.raises(ValueError, match=r"segment \(0, 4\) has owner 2; there are 2 spans"):
+        Segments((0,), (4,), (2,), 4, 2)
+
+
+def test_spans_of_several_ranges_in_any_order():
+    segments = Segments.from_spans([[(6, 8), (0, 2)], [], [(2, 6)]], 10, hidden=[(8, 10)])
+    assert segments.starts == (0, 2, 6, 8)
+    assert segments.owners == (0, 2, 0, HIDDEN)
+    assert segments.n_spans == 3
+
+
+@st.composite
+def covers(draw):
+    n_keys = draw(st.integers(1, 40))
+    cuts = sorted(draw(st.sets(st.integers(1, n_keys - 1), max_size=6))) if n_keys > 1 else []
+    edges = [0, *cuts, n_keys]
+    owners = draw(st.lists(st.integers(-1, 3), min_size=len(edges) - 1, max_size=len(edges) - 1))
+    return Segments(tuple(edges[:-1]), tuple(edges[1:]), tuple(owners), n_keys, 4)
+
+
+def owner_of_each_key(segments):
+    owners = np.full(segments.n_keys, HIDDEN)
+    for start, stop, owner in zip(segments.starts, segments.stops, segments.owners, strict=True):
+        owners[start:stop] = owner
+    return owners
+
+
+@given(segments=covers(), offset=st.integers(0, 45), length=st.integers(0, 60))
+@settings(deadline=None, derandomize=True, max_examples=150)
+def test_clip_keeps_every_owner(segments, offset, length):
+    expected = np.full(length, HIDDEN)
+    kept = owner_of_each_key(segments)[offset : offset + length]
+    expected[: len(kept)] = kept
+    if length == 0 or len(kept) > 0:
+        assert np.array_equal(owner_of_each_key(segments.clip(offset, length)), expected)
+
+
+@given(segments=covers(), data=st.data())
+@settings(deadline=None, derandomize=True, max_examples=150)
+def test_visible_counts_count_keys(segments, data):
+    lo = data.draw(st.integers(0, segments.n_keys))
+    hi = data.draw(st.integers(lo, segments.n_keys))
+    seen = owner_of_each_key(segments)[lo:hi]
+    visible = np.array([[lo, hi]], dtype=np.int32)
+    if (seen == HIDDEN).any():
+        with pytest.raises(ValueError, match="belong to no span"):
+            segments.visible_counts(visible)
+    else:
+        assert segments.visible_counts(visible)[0].tolist() == [int((seen == span).sum()) for span in range(4)]

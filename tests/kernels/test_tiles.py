@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kernel_cases import cut_evenly
+
+from attnprobe_kernels import Segments
+from attnprobe_kernels.tiles import choose_unit, span_tiles, split_head_dim
+from attnprobe_kernels.units import cut
+from attnprobe_kernels.variants import DTYPES, FACTORS, HEAD_DIMS, TARGETS, cover, variants
+
+H200 = TARGETS["sm_90"].device
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "parts"),
+    [(8, (16, 0)), (16, (16, 0)), (24, (32, 0)), (40, (32, 16)), (64, (64, 0)), (80, (64, 16)), (96, (64, 32)),
+     (112, (128, 0)),
+     (128, (128, 0)), (160, (128, 32)), (192, (128, 64)), (256, (256, 0)), (512, (512, 0))],
+)  # fmt: skip
+def test_head_dimensions_in_two_parts(head_dim, parts):
+    assert split_head_dim(head_dim) == parts
+
+
+@given(head_dim=st.integers(1, 512))
+@settings(deadline=None, derandomize=True, max_examples=512)
+def test_parts_hold_the_head_dimension_without_much_padding(head_dim):
+    first, second = split_head_dim(head_dim)
+    assert first + second >= head_dim
+    assert all(part & (part - 1) == 0 and part != 1 for part in (first, second))
+    assert first + second < max(1.5 * head_dim, 32 + 1)
+
+
+def test_head_dimensions_beyond_the_limit():
+    with pytest.raises(ValueError, match="head dimension 576 is outside 1 to 512"):
+        split_head_dim(576)
+
+
+@pytest.mark.parametrize("n_rows", [1, 32, 256])
+@pytest.mark.parametrize("n_keys", [512, 4096, 32768, 131072])
+def test_programs_fill_the_device(n_keys, n_rows):
+    group, n_kv_heads = 4, 8
+    tiles = span_tiles(H200, torch.bfloat16, 128, n_rows * group)
+    row_programs = -(-n_rows * group // tiles.rows) * n_kv_heads
+    segments = (cut_evenly(n_keys, 10),)
+    unit = choose_unit(H200, segments, tiles, row_programs)
+    programs = len(cut(segments, unit)[0]) * row_programs
+    shortest_units = len(cut(segments, tiles.keys)[0]) * row_programs
+    assert programs >= min(2 * H200.processors, shortest_units)
+
+
+def test_units_are_long_where_rows_fill_the_device():
+    tiles = span_tiles(H200, torch.bfloat16, 128, 4096 * 4)
+    assert choose_unit(H200, (cut_evenly(131072, 10),), tiles, 1024) >= 2048
+
+
+def test_one_program_where_there_is_one_processor():
+    tiles = span_tiles(H200, torch.float32, 64, 4)
+    assert choose_unit(TARGETS["sm_90"].device, (Segments.from_bounds([(0, 1)], 1),), tiles, 1) == tiles.keys
+
+
+@given(data=st.data())
+@settings(deadline=None, derandomize=True, max_examples=100)
+def test_a_cover_holds_every_pair(data):
+    factors = {f"f{i}": tuple(range(data.draw(st.integers(1, 4)))) for i in range(data.draw(st.integers(2, 5)))}
+    rows = list(cover(factors))
+    names = list(factors)
+    for i, first in enumerate(names):
+        for second in names[i + 1 :]:
+            found = {(row[first], row[second]) for row in rows}
+            assert len(found) == len(factors[first]) * len(factors[second])
+
+
+def test_variants_hold_what_the_kernels_claim():
+    chosen = variants()
+    assert 80 <= len(chosen) <= 140
+    assert len(set(chosen)) == len(chosen)
+    assert {v.head_dim for v in chosen} == set(HEAD_DIMS)
+    assert {(v.target, v.dtype) for v in chosen} == {(t, d) for t in TARGETS for d in DTYPES}
+    pairs = {(v.features, v.target) for v in chosen}
+    assert len(pairs) == len(FACTORS["features"]) * len(TARGETS)
+    assert len(variants(exhaustive=True)) > 3 * len(chosen)
