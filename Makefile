@@ -13,6 +13,7 @@ ARGS ?=
 VENV := .venv
 FLOOR := $(VENV)/floor
 PY := $(VENV)/bin/python
+GPU_PY = $(if $(wildcard $(PY)),$(PY),$(PYTHON))
 PIP_INSTALL := -m pip install --no-input --disable-pip-version-check
 # One torch thread a test process: two processes with two threads each only wait for one another.
 TEST_ENV := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1
@@ -21,10 +22,10 @@ PYTEST := -m pytest -m "not gpu" -n $(JOBS) --dist loadfile
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help setup demo test lint format types newest floor bench clean
+.PHONY: help setup demo test lint format types newest floor bench gpu-check clean
 
 help: ## this list
-	@grep -E '^[a-z]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:[^#]*## /\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
 setup: $(VENV)/.installed ## make or update the environment in .venv
 
@@ -50,8 +51,11 @@ format: setup ## format, and fix what ruff can fix
 	$(PY) -m ruff format .
 	$(PY) -m ruff check --fix .
 
-bench: setup ## the kernels' benchmarks
-	$(PY) -m benchmarks $(ARGS)
+bench: ## the kernels' benchmarks; needs a GPU (ARGS="--device cpu --quick" is a dry run)
+	PYTHONPATH=.:kernels $(GPU_PY) -m benchmarks $(ARGS)
+
+gpu-check: ## the GPU's tests and benchmarks in under six minutes; installs nothing
+	PYTHONPATH=.:kernels $(GPU_PY) -m benchmarks.gpu_check $(ARGS)
 
 clean: ## remove the environment and every cache (results stay)
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

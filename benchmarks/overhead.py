@@ -3,10 +3,14 @@
     python benchmarks/overhead.py                      # SmolLM2, 4096 tokens, 32 answer rows, with eager for comparison
     python benchmarks/overhead.py --tokens 8192 --no-eager
     python benchmarks/overhead.py --model tiny --tokens 131072 --no-eager
+    python benchmarks/overhead.py --model llama-8b --device cuda --tokens 32768 131072 --rows 64    # generation
 
 Times come from one process in which plain and instrumented runs alternate, after a warm-up of each. Peak memory comes
 from a fresh process for each variant, as the operating system counts it. `eager` is what a user would do instead:
 `output_attentions=True`, which keeps every layer's whole matrix.
+
+`llama-1b` and `llama-8b` have random weights and no tokenizer: for them, generation is compared (see generation.py),
+in one process, with the peak of the device's allocator for memory.
 """
 
 from __future__ import annotations
@@ -120,6 +124,53 @@ def child(args: argparse.Namespace) -> None:
     print(json.dumps(result))
 
 
+def generation(args: argparse.Namespace) -> None:
+    """Compare plain and instrumented generation of a random Llama at each length; as many as the budget allows."""
+    begin = time.monotonic()
+    from generation import compare, line, random_llama
+
+    device = torch.device(args.device)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise SystemExit("no CUDA or ROCm device here; `--device cpu --model llama-tiny` is a dry run")
+    on_gpu = device.type == "cuda"
+    model = random_llama(args.model, device, torch.bfloat16 if on_gpu else torch.float32)
+    backend = "auto" if args.backend is None else args.backend
+    compare(model, 256, 4, 1, prefill_chunk=args.prefill_chunk, backend=backend)  # warm-up: compiles the kernels
+    record: dict[str, Any] = {
+        "model": args.model,
+        "device": torch.cuda.get_device_name(device) if on_gpu else platform.machine(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "backend": backend,
+        "runs": [],
+    }
+    for n_tokens in args.tokens:
+        if time.monotonic() - begin > args.budget:
+            print(f"{args.model}, {n_tokens} tokens: left out, time limit")
+            record["runs"].append({"tokens": n_tokens, "left_out": "time limit"})
+        else:
+            run = compare(
+                model,
+                n_tokens,
+                args.rows,
+                args.pairs,
+                prefill_chunk=args.prefill_chunk,
+                backend=backend,
+                deadline=begin + args.budget,
+            )
+            print(line(args.model, run), flush=True)
+            record["runs"].append(run)
+        write(args.json, record)
+    if not all(run.get("same_tokens", True) for run in record["runs"]):
+        raise SystemExit("an instrumented run wrote other tokens than the plain one")
+
+
+def write(path: Path | None, record: dict[str, Any]) -> None:
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(record, indent=1) + "\n")
+
+
 def peak_bytes() -> int:
     """Largest resident size of this process so far."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -137,16 +188,26 @@ def in_fresh_process(args: argparse.Namespace, what: str) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", default="smollm2", help="alias, folder, .gguf, or `tiny`")
-    parser.add_argument("--tokens", type=int, default=4096, help="prompt length, tokens")
+    parser.add_argument("--model", default="smollm2", help="alias, folder, .gguf, `tiny`, `llama-1b`, `llama-8b`")
+    parser.add_argument("--tokens", type=int, nargs="+", default=[4096], help="prompt length, tokens")
     parser.add_argument("--rows", type=int, default=32, help="answer tokens")
     parser.add_argument("--pairs", type=int, default=5, help="timed pairs of plain and instrumented runs")
     parser.add_argument(
         "--eager", action=argparse.BooleanOptionalAction, default=True, help="compare with eager weights"
     )
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="of the random Llamas")
+    parser.add_argument("--backend", help="of the kernels, for the random Llamas; default: auto")
+    parser.add_argument("--prefill-chunk", type=int, help="tokens fed at a time, for the random Llamas")
+    parser.add_argument("--budget", type=float, default=600.0, help="seconds after which no new length is started")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.model.startswith("llama-"):
+        generation(args)
+        return
+    if args.device != "cpu" or len(args.tokens) > 1:
+        parser.error("--device and several --tokens are for llama-1b and llama-8b")
+    args.tokens = args.tokens[0]
     if args.child:
         child(args)
         return
@@ -180,8 +241,7 @@ def main() -> None:
             "peak_bytes": {name: figures["peak_bytes"] for name, figures in memory.items()},
             "eager_seconds": memory.get("eager", {}).get("seconds"),
         }
-        args.json.parent.mkdir(parents=True, exist_ok=True)
-        args.json.write_text(json.dumps(record, indent=1) + "\n")
+        write(args.json, record)
 
 
 if __name__ == "__main__":
