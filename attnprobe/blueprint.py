@@ -9,18 +9,18 @@ from typing import Any
 import torch
 
 from attnprobe.gguf_cache import ALIASES, alias_file, cached_model
-from attnprobe.models import (
-    LanguageModel,
-    ModelSource,
-    _check_causal,
-    _checked_dtype,
-    _explained,
-    _is_on_cpu,
-    _load_tokenizer,
-    _quiet_transformers,
-    _resolve,
-)
+from attnprobe.models import LanguageModel
 from attnprobe.rope import apply_rope, parse_rope
+from attnprobe.sources import (
+    ModelSource,
+    check_causal,
+    checked_dtype,
+    explained,
+    is_on_cpu,
+    load_tokenizer,
+    quiet_transformers,
+    resolve,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,21 +67,21 @@ def blueprint(
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     override = None if rope is None else parse_rope(rope)
-    on_cpu = _is_on_cpu(device_map)
-    wanted_dtype = _checked_dtype(dtype, on_cpu)
+    on_cpu = is_on_cpu(device_map)
+    wanted_dtype = checked_dtype(dtype, on_cpu)
     gguf = _gguf_file(name)
     folder = None if gguf is None else _converted(gguf)
-    with _quiet_transformers(progress=False):
+    with quiet_transformers(progress=False):
         if gguf is not None and folder is None:
             source = ModelSource(name, resolved=str(gguf.parent))
             options: dict[str, Any] = {"gguf_file": gguf.name}
         else:
-            source = _resolve(name, revision, lambda _: None) if folder is None else ModelSource(name, str(folder))
+            source = resolve(name, revision, lambda _: None) if folder is None else ModelSource(name, str(folder))
             options = {} if source.revision is None else {"revision": source.revision}
         options["trust_remote_code"] = trust_remote_code
-        with _explained(source):
+        with explained(source):
             config = AutoConfig.from_pretrained(source.resolved, **options)
-        _check_causal((getattr(config, "architectures", None) or [type(config).__name__])[0], config)
+        check_causal((getattr(config, "architectures", None) or [type(config).__name__])[0], config)
         if override is not None:
             config = apply_rope(config, override)
         if wanted_dtype == "auto":
@@ -89,13 +89,13 @@ def blueprint(
         build: dict[str, Any] = {"dtype": wanted_dtype, "trust_remote_code": trust_remote_code}
         if attn_implementation is not None:
             build["attn_implementation"] = attn_implementation
-        with _explained(source), torch.device("meta"):
+        with explained(source), torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config, **build)
         if "gguf_file" in options:
-            with _explained(source, "the tokenizer of "):
+            with explained(source, "the tokenizer of "):
                 tokenizer = AutoTokenizer.from_pretrained(source.resolved, **options)
         else:
-            tokenizer = _load_tokenizer(source, options)
+            tokenizer = load_tokenizer(source, options)
     source = replace(source, rope=None if override is None else str(override))
     device = ("cpu" if on_cpu else "cuda") if device_map is None else str(device_map)
     return Blueprint(LanguageModel(model, tokenizer, source), device, gguf is None or folder is not None)

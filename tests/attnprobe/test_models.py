@@ -40,8 +40,9 @@ from transformers.utils import logging
 
 from attnprobe.errors import InputError
 from attnprobe.gguf_cache import alias_file
-from attnprobe.models import LanguageModel, ModelSource, _is_on_cpu, _notice, load
+from attnprobe.models import LanguageModel, _notice, load
 from attnprobe.rope import rope_in_use
+from attnprobe.sources import ModelSource, is_on_cpu
 
 WORDS = [f"w{i}" for i in range(48)]
 
@@ -127,15 +128,15 @@ def test_a_wrong_dtype_is_named(folder: Path, dtype: Any) -> None:
 def test_devices_that_mean_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
-    assert not _is_on_cpu(None)
-    assert not _is_on_cpu("auto")
-    assert not _is_on_cpu("cuda:1")
-    assert not _is_on_cpu({"model": "cpu", "lm_head": 0})
-    assert _is_on_cpu("cpu")
-    assert _is_on_cpu(torch.device("cpu"))
-    assert _is_on_cpu({"": "cpu"})
+    assert not is_on_cpu(None)
+    assert not is_on_cpu("auto")
+    assert not is_on_cpu("cuda:1")
+    assert not is_on_cpu({"model": "cpu", "lm_head": 0})
+    assert is_on_cpu("cpu")
+    assert is_on_cpu(torch.device("cpu"))
+    assert is_on_cpu({"": "cpu"})
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert _is_on_cpu(None)
+    assert is_on_cpu(None)
 
 
 def test_attention_implementation(folder: Path) -> None:
