@@ -22,17 +22,17 @@ PYTEST := -m pytest -m "not gpu" -n $(JOBS) --dist loadfile
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help setup demo test lint format types newest floor bench gpu-check clean
+.PHONY: help setup demo test lint format types newest floor triton-floor targets bench gpu-check clean
 
 help: ## this list
-	@grep -E '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
 setup: $(VENV)/.installed ## make or update the environment in .venv
 
 demo: setup ## measure a ten-document prompt on a small model
 	$(VENV)/bin/attnprobe demo $(ARGS)
 
-test: lint types newest floor ## all of the four below; what continuous integration runs
+test: lint types newest floor triton-floor ## all of the five below; what continuous integration runs
 
 lint: setup ## formatting and lint, changing nothing
 	$(PY) -m ruff format --check .
@@ -46,6 +46,12 @@ newest: setup ## every test but the GPU's, with the newest transformers (constra
 
 floor: $(FLOOR)/.installed ## the core's tests, with the oldest supported transformers (constraints-floor.txt)
 	$(TEST_ENV) ATTNPROBE_FLOOR=1 $(FLOOR)/bin/python $(PYTEST) tests/attnprobe tests/test_project.py $(ARGS)
+
+triton-floor: $(VENV)/triton-floor/.installed ## the Triton kernels' tests, with the oldest supported Triton
+	$(TEST_ENV) PYTHONPATH=$(VENV)/triton-floor $(PY) $(PYTEST) $(wildcard tests/kernels/test_triton_*.py) $(ARGS)
+
+targets: setup ## compile every kernel variant for six GPU targets, without a GPU (about ten minutes)
+	PYTHONPATH=kernels $(PY) -m attnprobe_kernels.targets --all $(ARGS)
 
 format: setup ## format, and fix what ruff can fix
 	$(PY) -m ruff format .
@@ -87,4 +93,10 @@ $(FLOOR)/.installed: $(VENV)/.installed constraints-floor.txt
 	paths = [sysconfig.get_path("purelib"), "$(CURDIR)", "$(CURDIR)/kernels"]; \
 	(floor / "first_environment.pth").write_text("\n".join(paths) + "\n")'
 	@$(FLOOR)/bin/python $(PIP_INSTALL) --quiet -c constraints-floor.txt transformers kernels
+	@touch $@
+
+$(VENV)/triton-floor/.installed: $(VENV)/.installed
+	@echo '==> the oldest supported Triton, in a folder of its own'
+	@rm -rf $(VENV)/triton-floor
+	@$(PY) $(PIP_INSTALL) --quiet --no-deps --target $(VENV)/triton-floor triton==3.6.0
 	@touch $@

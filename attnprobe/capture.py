@@ -301,6 +301,7 @@ class Capture:
                 f"{name} attends more than once in a forward pass; such an architecture cannot be measured"
             )
         layer.last_call = self._call
+        self._note_arguments(layer, name, key, kwargs)
         n_call_rows = query.shape[2]
         first = max(self.first_row, self._call_start)
         if first < self.n_seen:
@@ -312,6 +313,29 @@ class Capture:
             rows = np.arange(first, self.n_seen)
             self._capture(layer, name, query[:, :, n_call_rows - len(rows) :], key, mask, rows, n_call_rows, kwargs)
         self.seconds += time.perf_counter() - begin
+
+    def _note_arguments(self, layer: _Layer, name: str, key: Tensor, kwargs: dict[str, Any]) -> None:
+        """Note what the layer does to its logits and which keys it keeps; refuse keys that are not one a token.
+
+        At every call: behind a window there are fewer keys than tokens, so that an excess no longer shows.
+        """
+        cache_layer = self._cache_layer(layer.module)
+        window, chunk = window_and_chunk(layer.module, kwargs.get("sliding_window"), cache_layer)
+        if window is not None and window < 2:
+            raise CaptureError(f"{name} has a sliding window of {window} token: it attends to nothing but itself")
+        layer.arguments = {
+            "scale": kwargs.get("scaling"),
+            "softcap": kwargs.get("softcap"),
+            "sink": kwargs.get("s_aux"),
+            "window": window,
+            "chunk": chunk,
+        }
+        n_columns = key.shape[2]
+        if n_columns > self.n_seen and not hasattr(cache_layer, "max_cache_len") and self._holder(key) is None:
+            raise CaptureError(
+                f"{name} attends to {n_columns} keys for {self.n_seen} tokens: its keys do not stand for tokens, so "
+                "it cannot be measured by spans of tokens"
+            )
 
     def _memo(self, key: Any, make: Callable[[], Any]) -> Any:
         """What the layers of one forward call share, made once."""
@@ -343,23 +367,7 @@ class Capture:
         kwargs: dict[str, Any],
     ) -> None:
         """Reduce, or keep for later, the captured rows of one attention call."""
-        cache_layer = self._cache_layer(layer.module)
-        window, chunk = window_and_chunk(layer.module, kwargs.get("sliding_window"), cache_layer)
-        if window is not None and window < 2:
-            raise CaptureError(f"{name} has a sliding window of {window} token: it attends to nothing but itself")
-        layer.arguments = {
-            "scale": kwargs.get("scaling"),
-            "softcap": kwargs.get("softcap"),
-            "sink": kwargs.get("s_aux"),
-            "window": window,
-            "chunk": chunk,
-        }
         n_columns = key.shape[2]
-        if n_columns > self.n_seen and not hasattr(cache_layer, "max_cache_len") and self._holder(key) is None:
-            raise CaptureError(
-                f"{name} attends to {n_columns} keys for {self.n_seen} tokens: its keys do not stand for tokens, so "
-                "it cannot be measured by spans of tokens"
-            )
         offset = max(0, self.n_seen - n_columns)
         visible = self._intervals(layer, name, rows, offset, n_columns)
         bias = kwargs.get("position_bias")
@@ -369,7 +377,7 @@ class Capture:
         handed = slice(n_call_rows - len(rows), n_call_rows)
         # The mask is kept with the answer: its id stands for it, and a freed object's id may be used again.
         _, odd_mask = self._memo(
-            ("mask", id(mask), n_call_rows, n_columns, window, chunk),
+            ("mask", id(mask), n_call_rows, n_columns, layer.arguments["window"], layer.arguments["chunk"]),
             lambda: (mask, self._check_mask(name, mask, handed, n_columns, visible, key.device)),
         )
         if bias is not None:

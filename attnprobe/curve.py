@@ -55,6 +55,10 @@ class Curve:
         values.flags.writeable = False
         object.__setattr__(self, "values", values)
 
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name}={value:.4g}" for name, value in zip(self.documents, self.values, strict=True))
+        return f"Curve({self.norm}: {values})"
+
     @property
     def middle_mass(self) -> float | None:
         """Mean value of the middle documents; None when there is no middle or one of them is undefined."""

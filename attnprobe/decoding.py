@@ -6,6 +6,7 @@ import inspect
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, fields
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from attnprobe.capture import attention_layers, decoder_of
 from attnprobe.errors import InputError
+from attnprobe.interrupts import forward_hook
 from attnprobe.models import input_device
 
 Progress = Callable[[str, int, int], None]
@@ -75,11 +77,6 @@ def forward_parameters(model: nn.Module) -> frozenset[str]:
     return frozenset(inspect.signature(inspect.unwrap(type(model).forward)).parameters)
 
 
-def pads_safely(model: nn.Module) -> bool:
-    """Whether the model can be told the positions of a left-padded prompt, instead of counting the padding."""
-    return "position_ids" in forward_parameters(model)
-
-
 def has_recurrent_layers(model: nn.Module) -> bool:
     """Whether some layers carry a state from token to token instead of keys (state spaces, linear attention)."""
     decoder = decoder_of(model)
@@ -89,22 +86,46 @@ def has_recurrent_layers(model: nn.Module) -> bool:
     return hybrid or bool(getattr(model, "_is_stateful", False))
 
 
-_PROBED: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
+_PROBED: WeakKeyDictionary[nn.Module, dict[str, bool]] = WeakKeyDictionary()
+_PROBE_TOKENS, _PROBE_PADDING = 24, 9
+
+
+def pads_safely(model: nn.Module) -> bool:
+    """Whether left padding changes nothing: the model can be told positions, and its states skip the padding."""
+    if "position_ids" not in forward_parameters(model):
+        return False
+    # The last token comes alone, as in decoding.
+    whole = _PROBE_TOKENS - 1
+    return not has_recurrent_layers(model) or _agree(
+        model, "padding", lambda: _probe(model, 0, whole), lambda: _probe(model, _PROBE_PADDING, whole + _PROBE_PADDING)
+    )
 
 
 def continues_prefill(model: nn.Module) -> bool:
-    """Whether feeding a short random prompt in two chunks gives the logits of feeding it at once; asked once."""
-    if model not in _PROBED:
-        generator = torch.Generator().manual_seed(0)
-        embeddings = model.get_input_embeddings().weight  # type: ignore[operator]
-        ids = torch.randint(0, embeddings.shape[0], (1, 24), generator=generator).to(input_device(model))
-        batch = Batch(ids, torch.ones_like(ids), (0,))
+    """Whether feeding a prompt in chunks gives the logits of feeding it at once."""
+    return _agree(model, "chunks", lambda: _probe(model, 0, None), lambda: _probe(model, 0, 10))
+
+
+def _probe(model: nn.Module, pad: int, chunk: int | None) -> Tensor:
+    """Log-probabilities that end a short random prompt, which is padded if a longer one has to run with it."""
+    generator = torch.Generator().manual_seed(0)
+    embeddings = model.get_input_embeddings().weight  # type: ignore[operator]
+    ids = torch.randint(0, embeddings.shape[0], (_PROBE_TOKENS,), generator=generator).tolist()
+    batch = left_pad([ids, ids[:pad] + ids] if pad else [ids], 0, input_device(model))
+    targets = torch.tensor([ids[:6]]).expand(len(batch.pads), -1)
+    return forced_logprobs(model, batch, targets, chunk)[0]
+
+
+def _agree(model: nn.Module, what: str, first: Callable[[], Tensor], second: Callable[[], Tensor]) -> bool:
+    """Whether two ways of running a model give the same log-probabilities; asked once a model."""
+    answers = _PROBED.setdefault(model, {})
+    if what not in answers:
         try:
-            whole, split = (forced_logprobs(model, batch, ids[:, :6], chunk) for chunk in (None, 10))
-            _PROBED[model] = bool((whole - split).abs().max() < 1e-2 * max(1.0, float(whole.abs().max())))
+            wanted, found = first(), second()
+            answers[what] = bool((wanted - found).abs().max() < 1e-2 * max(1.0, float(wanted.abs().max())))
         except (AttributeError, TypeError, ValueError, RuntimeError):
-            _PROBED[model] = False  # some such models cannot even be given their cache back
-    return _PROBED[model]
+            answers[what] = False  # some such models cannot even be given their cache back
+    return answers[what]
 
 
 def cache_of(output: Any) -> Any:
@@ -212,10 +233,14 @@ def generate(
     InputError
         A decoding option that does not run one row a step in order.
     """
-    from transformers import StoppingCriteria, StoppingCriteriaList
+    from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaList
 
     options = dict(options or {})
     check_generation_options(options)
+    if (getattr(model.generation_config, "num_return_sequences", None) or 1) > 1:
+        # transformers checks this one against the rest before the arguments below take precedence.
+        options["generation_config"] = copy(options.get("generation_config") or GenerationConfig())
+        options["generation_config"].num_return_sequences = 1
     logprobs: list[Tensor] = []
     last_logits: list[Tensor] = []
 
@@ -238,8 +263,7 @@ def generate(
     if not do_sample:
         # A checkpoint's own sampling settings would only raise warnings about being unused.
         options = {"temperature": None, "top_p": None, "top_k": None, **options}
-    hook = model.register_forward_hook(keep_logits)
-    try:
+    with forward_hook(model, keep_logits):
         with seeded(seed, batch.ids.device):
             output = model.generate(
                 batch.ids,
@@ -257,8 +281,6 @@ def generate(
             )
         if last_row:
             _feed_last(model, output, batch)
-    finally:
-        hook.remove()
     return Generated(output.sequences[:, batch.ids.shape[1] :].cpu(), torch.cat(logprobs, dim=1))
 
 
@@ -286,6 +308,9 @@ def check_generation_options(options: dict[str, Any]) -> None:
         value = options.pop(name, None)
         if value is not None and value != HARMLESS.get(name):
             raise InputError(f"{name}={value!r} cannot be given to a measurement: {reason}")
+        inner = getattr(options.get("generation_config"), name, None) if name in _OVERRIDDEN else None
+        if inner is not None and inner != HARMLESS.get(name):
+            raise InputError(f"generation_config with {name}={inner!r} cannot be given to a measurement: {reason}")
 
 
 def stop_ids(model: Any, options: dict[str, Any]) -> frozenset[int]:

@@ -118,6 +118,11 @@ class EagerCapture:
             if first < self._seen:
                 self._layers.setdefault(id(module), layer_index(module, self._names[id(module)], len(self._layers)))
                 rows = weights[:, :, weights.shape[2] - (self._seen - first) :]
+                if bool(rows.triu(rows.shape[3] - rows.shape[2] + 1).any()):
+                    raise CaptureError(
+                        f"{type(self._model).__name__} attends to tokens after the row; only causal language models "
+                        "can be measured"
+                    )
                 self._parts.setdefault(id(module), []).append(self._reduce(rows.detach()))
         self.seconds += time.perf_counter() - begin
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+
+from torch import nn
 
 
 @contextmanager
@@ -27,3 +29,25 @@ def uninterrupted() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
         if held:
             before(*held[0])
+
+
+@contextmanager
+def forward_hook(module: nn.Module, hook: Callable[..., Any]) -> Iterator[None]:
+    """Have ``hook(module, args, output)`` called after every forward call inside the context."""
+    handles: list[Any] = []
+
+    def remove() -> None:
+        with uninterrupted():
+            for handle in handles:
+                handle.remove()
+
+    # Removing twice: an interrupt may arrive on the way into the first.
+    try:
+        try:
+            with uninterrupted():
+                handles.append(module.register_forward_hook(hook))
+            yield
+        finally:
+            remove()
+    finally:
+        remove()

@@ -91,8 +91,9 @@ def _parse(file: Path, number: int, text: str) -> Any:
     try:
         return json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse)
     except json.JSONDecodeError as error:
+        last = text.rstrip("\n").count("\n")  # what is missing at the end is missing on the last line
         raise InputError(
-            f"{file}:{number + error.lineno - 1}: not valid JSON, {error.msg} (column {error.colno}); "
+            f"{file}:{number + min(error.lineno - 1, last)}: not valid JSON, {error.msg} (column {error.colno}); "
             "write one JSON object a line, or one array"
         ) from error
     except (ValueError, RecursionError) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal
@@ -99,7 +100,7 @@ def measure(
         backend=backend,
         generation=generation,
     )
-    _check_options(options)
+    options = _checked(options)
     item = _prepare(lm, 0, prompt, answer, options)
     return next(run_batch(lm, [item], options, progress))
 
@@ -143,8 +144,7 @@ def measure_many(
     forced = [None] * len(prompts) if answers is None else list(answers)
     if len(forced) != len(prompts):
         raise InputError(f"{len(forced)} answers for {len(prompts)} prompts; give one each, or None to generate")
-    settings = _options_of(options)
-    _check_options(settings)
+    settings = _checked(_options_of(options))
     items = [
         _prepare(lm, number, prompt, answer, settings)
         for number, (prompt, answer) in enumerate(zip(prompts, forced, strict=True))
@@ -152,7 +152,7 @@ def measure_many(
     runs: dict[int, Run] = {}
     if any(settings.generation.get(name) is not None for name in STOPS_ROWS_APART):
         batch_size = 1
-    for batch in _batches(items, batch_size, padding=pads_safely(lm.model)):
+    for batch in _batches(items, batch_size, padding=batch_size == 1 or pads_safely(lm.model)):
         for item, run in zip(batch, run_batch(lm, batch, settings, progress), strict=True):
             runs[item.position] = run
             if on_run is not None:
@@ -177,7 +177,8 @@ def _check_count(name: str, value: Any, why: str) -> None:
         raise InputError(f"{name} is {value!r}; it must be a whole number of at least 1: {why}")
 
 
-def _check_options(options: Options) -> None:
+def _checked(options: Options) -> Options:
+    """The options with plain numbers, once they are known to make sense."""
     _check_count("max_new_tokens", options.max_new_tokens, "with no answer token there is nothing to average")
     for name, value, allowed in (
         ("rows", options.rows, ("predicting", "answer")),
@@ -191,6 +192,13 @@ def _check_options(options: Options) -> None:
     if options.seed is not None and not _is_whole(options.seed):
         raise InputError(f"seed is {options.seed!r}; give a whole number")
     check_generation_options(dict(options.generation))
+    chunk = options.prefill_chunk
+    return replace(
+        options,
+        max_new_tokens=int(options.max_new_tokens),
+        prefill_chunk=chunk if chunk is None or chunk == "auto" else int(chunk),
+        seed=None if options.seed is None else int(options.seed),
+    )
 
 
 def _prepare(lm: LanguageModel, position: int, prompt: Prompt, answer: Answer | None, options: Options) -> Item:

@@ -82,6 +82,9 @@ class LanguageModel:
             source = replace(self.source, dtype=str(self.model.dtype).removeprefix("torch."))
             object.__setattr__(self, "source", source)
 
+    def __repr__(self) -> str:
+        return f"LanguageModel({self.source.name!r}: {type(self.model).__name__}, {self.source.dtype})"
+
     @property
     def config(self) -> Any:
         """The config of the text model, also where it is one part of a composite model."""

@@ -98,6 +98,13 @@ class Run:
                 view.flags.writeable = False
                 object.__setattr__(self, name, view)
 
+    def __repr__(self) -> str:
+        layers, heads, spans = self.mass.shape
+        return (
+            f"Run({self.prompt_id or 'prompt'!r}: {len(self.documents)} documents in {self.n_prompt} tokens, answer "
+            f"{self.answer!r} of {len(self.answer_ids)} tokens, mass [{layers} layers, {heads} heads, {spans} spans])"
+        )
+
     @property
     def document_spans(self) -> tuple[int, ...]:
         """Index in ``spans`` of document 0, 1, ..., K - 1."""

@@ -98,6 +98,9 @@ def opened_folder(folder: Path, settings: Mapping[str, Any], about: Mapping[str,
     check_folder(folder, force)
     try:
         (folder / RUNS).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{folder} cannot be made a folder: {error.strerror}; give another --out") from error
+    try:
         with FileLock(folder / ".lock", timeout=0):
             known = _read_manifest(folder) if (folder / MANIFEST).exists() else None
             if force:

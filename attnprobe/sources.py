@@ -60,7 +60,7 @@ def resolve(name: str, revision: str | None, say: Callable[[str], None]) -> Mode
     path = alias_file(name) if name in ALIASES else Path(name).expanduser()
     if not name or not path.exists():
         if not _HUB_ID.fullmatch(name) or name.lower().endswith(".gguf"):
-            raise InputError(f'no model "{name}": no such file or folder; give {ACCEPTED}{_closest_alias(name)}')
+            raise InputError(f'no model "{name}"{_closest_alias(name)}: no such file or folder; give {ACCEPTED}')
         return ModelSource(name, resolved=name, revision=revision)
     if revision is not None:
         raise InputError(f'revision "{revision}" was given, but "{name}" is not a hub id; leave revision=None')
@@ -82,7 +82,7 @@ def resolve(name: str, revision: str | None, say: Callable[[str], None]) -> Mode
 
 def _closest_alias(name: str) -> str:
     close = difflib.get_close_matches(name.lower(), ALIASES, n=1)
-    return f'. Did you mean "{close[0]}"?' if close else ""
+    return f' (did you mean "{close[0]}"?)' if close else ""
 
 
 def load_tokenizer(source: ModelSource, common: dict[str, Any]) -> Any:
@@ -102,8 +102,8 @@ def load_tokenizer(source: ModelSource, common: dict[str, Any]) -> Any:
 @contextlib.contextmanager
 def explained(source: ModelSource, part: str = "") -> Iterator[None]:
     """Turn what transformers raises while loading into one sentence with a remedy."""
-    what = f'{part}"{source.name}"'
     is_hub_id = source.resolved == source.name and not Path(source.name).expanduser().exists()
+    what = f'{part}"{source.name}"{_closest_alias(source.name) if is_hub_id else ""}'
     try:
         yield
     except (MemoryError, KeyboardInterrupt, torch.OutOfMemoryError):
@@ -115,13 +115,13 @@ def explained(source: ModelSource, part: str = "") -> Iterator[None]:
         elif is_hub_id and isinstance(error, OSError):
             remedy = (
                 "there is no such file or folder, and the hub could not provide it; check the name and the network, "
-                f"or give {ACCEPTED}{_closest_alias(source.name)}"
+                f"or give {ACCEPTED}"
             )
         elif "does not recognize this architecture" in reason:
             remedy = "upgrade transformers, or give another model"
         else:
             remedy = "check that its files are complete and that the arguments fit the model"
-        raise InputError(f"{what} cannot be loaded: {remedy} ({type(error).__name__}: {reason[:400]})") from error
+        raise InputError(f"{what} cannot be loaded: {remedy} ({type(error).__name__}: {reason[:200]})") from error
 
 
 def check_causal(name: str, config: Any) -> None:

@@ -150,13 +150,13 @@ def test_attention_implementation(folder: Path) -> None:
     ("name", "says"),
     [
         ("no such model!", "give an alias (smollm2), a folder"),
-        ("smol lm2", 'Did you mean "smollm2"?'),
+        ("smol lm2", 'did you mean "smollm2"?'),
         ("/no/such/folder", "no such file or folder"),
         ("a/b/c", "no such file or folder"),
         ("", "no such file or folder"),
         ("model.gguf", "no such file or folder"),
         ("owner/model", '"owner/model" cannot be loaded: there is no such file or folder, and the hub'),
-        ("smolm2", 'Did you mean "smollm2"?'),
+        ("smolm2", 'did you mean "smollm2"?'),
     ],
 )
 def test_names_that_lead_nowhere(name: str, says: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

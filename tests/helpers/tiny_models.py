@@ -251,12 +251,114 @@ FAMILIES: dict[str, Family] = {
         note="local layers",
     ),
 }
+NO_SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
+# Each is odd in a way of its own: what it is here for is in the note. Not all of them can be measured.
+ODD: dict[str, Family] = {
+    "bamba": Family(
+        "BambaConfig",
+        {"attn_layer_indices": [1], "mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 8, "mamba_n_groups": 1},
+        captured_layers=1,
+        note="hybrid; counts positions from the start of each call unless told",
+    ),
+    "jamba": Family(
+        "JambaConfig",
+        {"attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 2, "mamba_d_state": 8, "mamba_dt_rank": 4},
+        captured_layers=1,
+        note="hybrid; its state starts anew with every call of several tokens",
+    ),
+    "zamba": Family(
+        "ZambaConfig",
+        {
+            "num_hidden_layers": 6,
+            "num_key_value_heads": 4,
+            "layers_block_type": ["linear_attention", "linear_attention", "hybrid"] * 2,
+            "attention_hidden_size": 64,
+            "attention_head_dim": 16,
+            "mamba_d_state": 8,
+            "mamba_dt_rank": 4,
+        },
+        captured_layers=2,
+        note="hybrid; attention modules do not know their layer; its state starts anew",
+    ),
+    "zamba2": Family(
+        "Zamba2Config",
+        {
+            "num_hidden_layers": 4,
+            "num_key_value_heads": 4,
+            "layers_block_type": ["linear_attention", "hybrid"] * 2,
+            "mamba_d_state": 8,
+            "n_mamba_heads": 2,
+        },
+        captured_layers=2,
+        note="hybrid; attention modules say layer -1",
+    ),
+    "minimax": Family(
+        "MiniMaxConfig",
+        {
+            "head_dim": 8,
+            "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+            "num_local_experts": 2,
+            "num_experts_per_tok": 1,
+            "block_size": 32,
+        },
+        captured_layers=1,
+        note="hybrid; cannot be fed its prompt in chunks",
+    ),
+    "recurrent_gemma": Family(
+        "RecurrentGemmaConfig",
+        {"head_dim": 8, "lru_width": 32, "attention_window_size": 64},
+        captured_layers=1,
+        note="hybrid; gives no cache back",
+    ),
+    "bart": Family(
+        "BartConfig",
+        {
+            "d_model": 32,
+            "decoder_layers": 3,
+            "decoder_attention_heads": 4,
+            "decoder_ffn_dim": 48,
+            "is_decoder": True,
+            "is_encoder_decoder": False,
+            "forced_eos_token_id": None,
+        },
+        drop=NO_SIZES,
+        note="takes no position_ids",
+    ),
+    "roformer": Family(
+        "RoFormerConfig", {"is_decoder": True}, drop=("num_key_value_heads",), note="takes no position_ids"
+    ),
+    "modernbert_decoder": Family(
+        "ModernBertDecoderConfig", drop=("num_key_value_heads",), note="get_decoder() gives its output head"
+    ),
+    "deepseek_v4": Family(
+        "DeepseekV4Config",
+        {"head_dim": 8, "compress_rates": {"compressed_sparse_attention": 4, "heavily_compressed_attention": 4}},
+        note="keys beside those of the tokens, each of several tokens",
+    ),
+    "diffllama": Family("DiffLlamaConfig", note="two softmaxes a layer"),
+    "phimoe": Family(
+        "PhimoeConfig",
+        {"sliding_window": WINDOW, "num_local_experts": 2, "num_experts_per_tok": 1},
+        note="keeps a window of keys that its attention does not name",
+    ),
+    "granite_swa": Family("GraniteSWAConfig", {"sliding_window": WINDOW}, note="learned sinks"),
+    "lfm2": Family(
+        "Lfm2Config",
+        {"layer_types": ["conv", "full_attention", "conv"], "block_multiple_of": 8},
+        captured_layers=1,
+        note="hybrid with convolutions",
+    ),
+}
 INTERFACE = [name for name, family in FAMILIES.items() if not family.fallback]
 FALLBACK = [name for name, family in FAMILIES.items() if family.fallback]
 
 
+def _family(name: str) -> Family:
+    return FAMILIES.get(name) or ODD[name]
+
+
 def tiny_config(name: str, **changes: Any) -> Any:
-    family = FAMILIES[name]
+    family = _family(name)
     options = {key: value for key, value in COMMON.items() if key not in family.drop} | family.options | changes
     return getattr(transformers, family.config)(**options)
 
@@ -264,9 +366,9 @@ def tiny_config(name: str, **changes: Any) -> Any:
 def tiny_model(name: str, attn_implementation: str | None = None, seed: int = 0, **changes: Any) -> Any:
     """A random float32 model in evaluation mode, with weights large enough that attention is far from uniform."""
     config = tiny_config(name, **changes)
-    implementation = attn_implementation or ("eager" if FAMILIES[name].eager_only else "sdpa")
+    implementation = attn_implementation or ("eager" if _family(name).eager_only else "sdpa")
     torch.manual_seed(seed)
-    if FAMILIES[name].fallback:
+    if _family(name).fallback:
         implementation = "eager"
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=implementation)
     generator = torch.Generator().manual_seed(seed + 1)
