@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -45,6 +46,7 @@ _OVERRIDDEN = (
     *("prompt_lookup_num_tokens", "assistant_early_exit", "penalty_alpha", "dola_layers"),
 )
 HARMLESS = {"num_beams": 1, "num_return_sequences": 1, "guidance_scale": 1, "use_cache": True}
+SAMPLING = ("temperature", "top_p", "top_k", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff")
 STOPS_ROWS_APART = ("stopping_criteria", "stop_strings")
 """Options that end the rows of a batch apart without leaving a mark in their tokens: such prompts run one by one."""
 
@@ -236,7 +238,7 @@ def generate(
     from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaList
 
     options = dict(options or {})
-    check_generation_options(options)
+    check_generation_options(options, do_sample)
     if (getattr(model.generation_config, "num_return_sequences", None) or 1) > 1:
         # transformers checks this one against the rest before the arguments below take precedence.
         options["generation_config"] = copy(options.get("generation_config") or GenerationConfig())
@@ -296,14 +298,25 @@ def _feed_last(model: nn.Module, output: Any, batch: Batch) -> None:
     model(sequences[:, -1:], **arguments)
 
 
-def check_generation_options(options: dict[str, Any]) -> None:
+def check_generation_options(options: dict[str, Any], do_sample: bool = False) -> None:
     """Refuse decoding options under which rows do not run one a step, in order; take out those that change nothing.
 
     Raises
     ------
     InputError
-        Naming the option and why it cannot be measured.
+        Naming the option and why it cannot be measured, or that there is no such option.
     """
+    from transformers import GenerationConfig, GenerationMixin
+
+    known = {*vars(GenerationConfig()), *inspect.signature(GenerationMixin.generate).parameters, "tokenizer"}
+    for name in set(options) - known - set(REFUSED_GENERATION):
+        close = get_close_matches(name, [*known, "max_new_tokens", "prefill_chunk", "answers"], n=1)
+        raise InputError(f"there is no option {name!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
+    for name in SAMPLING:
+        if options.get(name) is not None and not do_sample:
+            raise InputError(
+                f"{name}={options[name]!r} changes nothing in greedy decoding; pass do_sample=True as well"
+            )
     for name, reason in REFUSED_GENERATION.items():
         value = options.pop(name, None)
         if value is not None and value != HARMLESS.get(name):

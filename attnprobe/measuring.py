@@ -36,7 +36,7 @@ def measure(
     beyond_window: bool = False,
     include_eos: bool = False,
     do_sample: bool = False,
-    seed: int | None = None,
+    seed: int | None = 0,
     backend: str = "auto",
     progress: Progress | None = None,
     **generation: Any,
@@ -51,6 +51,7 @@ def measure(
         What to ask.
     answer
         Force this answer (text, or token ids taken as they are) instead of generating one. One pass, no decoding.
+        The prompt's own ``answer``, the known one, is not forced by itself: pass ``answer=prompt.answer``.
     max_new_tokens
         Longest answer to generate, tokens.
     rows
@@ -71,7 +72,8 @@ def measure(
     include_eos
         Count the end-of-sequence token as part of a generated answer.
     do_sample, seed
-        Sample instead of greedy decoding; the caller's random state is left as it was.
+        Sample instead of greedy decoding, from this seed; the caller's random state is left as it was. With
+        ``seed=None`` that state is used, and the answer cannot be drawn again.
     backend
         Of :func:`attnprobe_kernels.span_lse`.
     progress
@@ -191,7 +193,7 @@ def _checked(options: Options) -> Options:
         _check_count("prefill_chunk", options.prefill_chunk, "give tokens, None for all at once, or 'auto'")
     if options.seed is not None and not _is_whole(options.seed):
         raise InputError(f"seed is {options.seed!r}; give a whole number")
-    check_generation_options(dict(options.generation))
+    check_generation_options(dict(options.generation), options.do_sample)
     chunk = options.prefill_chunk
     return replace(
         options,
@@ -202,6 +204,8 @@ def _checked(options: Options) -> Options:
 
 
 def _prepare(lm: LanguageModel, position: int, prompt: Prompt, answer: Answer | None, options: Options) -> Item:
+    if not hasattr(lm, "tokenizer"):
+        raise InputError(f"lm is {lm!r}; give attnprobe.load(name) or LanguageModel(model, tokenizer)")
     if not isinstance(prompt, Prompt):
         raise InputError(f"prompt {position} is a {type(prompt).__name__}; give a Prompt, e.g. Prompt.from_text(text)")
     encoded = prompt.encode(lm.tokenizer, strict=options.strict)
@@ -231,10 +235,11 @@ def _check_length(lm: LanguageModel, item: Item, options: Options) -> None:
     needed = item.encoded.n_tokens + n_answer
     if limit is None or needed <= limit or (options.beyond_window and not lm.positions_are_hard):
         return
-    what = f"the prompt{f' {item.prompt.id!r}' if item.prompt.id else ''} has {item.encoded.n_tokens:,} tokens"
+    prompt = f"prompt {item.prompt.id!r}" if item.prompt.id else f"prompt {item.position}"
+    what = f"{prompt} has {item.encoded.n_tokens:,} tokens"
     for span in item.encoded.spans:
         if span.kind == "document" and span.n_tokens > limit:
-            what = f'document {span.document} ("{span.name}") alone has {span.n_tokens:,} tokens'
+            what = f'{prompt}: document {span.document} ("{span.name}") alone has {span.n_tokens:,} tokens'
             break
     remedy = "shorten it" if lm.positions_are_hard else "shorten it, scale RoPE, or pass beyond_window=True"
     raise InputError(f"{what}, and with {n_answer} answer tokens the model's limit is {limit:,}; {remedy}")
