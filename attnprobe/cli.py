@@ -195,6 +195,11 @@ def measure(
             n = len(finished_runs(out))
             say(f"interrupted: {count(n, 'run')} kept in {out}; the same command goes on from there")
             raise typer.Exit(130) from None
+        known = sum(prompt.answer is not None for prompt in read)
+        if known and answer == "generate" and not quiet:
+            say(
+                f"{count(known, 'prompt')} with an answer in the file: generated all the same (--answer file forces it)"
+            )
         if json_:
             _print_json(
                 {

@@ -100,9 +100,9 @@ def test_nested_captures_of_two_models() -> None:
 
 def test_a_measurement_inside_another_of_the_same_model_is_named() -> None:
     model = tiny_model("llama")
-    with torch.no_grad(), capture_of(model), capture_of(model):
-        with pytest.raises(ap.CaptureError, match="another measurement inside this one"):
-            model(IDS)
+    named = pytest.raises(ap.CaptureError, match="another measurement inside this one")
+    with torch.no_grad(), capture_of(model), capture_of(model), named:
+        model(IDS)
     assert_untouched(model)
     with torch.no_grad(), capture_of(model) as capture:
         model(IDS)

@@ -17,7 +17,7 @@ from tiny_folder import prompt_records
 import attnprobe as ap
 from attnprobe import measure_folder as module
 from attnprobe.measure_folder import measure_folder
-from attnprobe.run_folder import run_name
+from attnprobe.run_folder import opened_folder, run_name
 from attnprobe.summary import Selection, curve_csv, groups, prompt_result
 from attnprobe.summary_text import group_lines, ratio_line, summary_lines, warning_lines
 
@@ -351,3 +351,15 @@ def test_equal_warnings_are_told_once() -> None:
     runs = [make_run(i, warnings=("documents are dull",)) for i in range(4)]
     assert warning_lines(results_of(*runs)) == ["4 warnings:", '- "q0" and 3 more prompts: documents are dull']
     assert warning_lines(results_of(make_run(warnings=()))) == []
+
+
+@pytest.mark.parametrize("kind", ["dangling link", "below a file"])
+def test_a_place_where_no_folder_can_be_made_is_an_input_error(tmp_path: Path, kind: str) -> None:
+    if kind == "dangling link":
+        (tmp_path / "out").symlink_to(tmp_path / "gone" / "away")
+        out = tmp_path / "out"
+    else:
+        (tmp_path / "file").write_text("")
+        out = tmp_path / "file" / "sub"
+    with pytest.raises(ap.InputError, match="give another --out"), opened_folder(out, {}, {}, force=False):
+        pass

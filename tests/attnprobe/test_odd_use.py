@@ -517,13 +517,13 @@ def test_nothing_is_held_in_a_thread_or_where_interrupts_are_ignored() -> None:
 
 def test_unknown_options_are_named_with_what_was_meant(make_lm: Any, prompts: list[ap.Prompt]) -> None:
     lm = make_lm()
-    with pytest.raises(ap.InputError, match="no option 'max_tokens'.*did you mean"):
+    with pytest.raises(ap.InputError, match=r"no option 'max_tokens'.*did you mean"):
         ap.measure(lm, prompts[0], max_tokens=3)
     with pytest.raises(ap.InputError, match="no option 'answer'; did you mean 'answers'"):
         ap.measure_many(lm, prompts, answer="yes")
-    with pytest.raises(ap.InputError, match="temperature=0.5 changes nothing in greedy decoding"):
+    with pytest.raises(ap.InputError, match=r"temperature=0\.5 changes nothing in greedy decoding"):
         ap.measure(lm, prompts[0], temperature=0.5)
-    with pytest.raises(ap.InputError, match="give attnprobe.load"):
+    with pytest.raises(ap.InputError, match=r"give attnprobe\.load"):
         ap.measure("smollm2", prompts[0])
 
 

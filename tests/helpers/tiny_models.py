@@ -76,8 +76,7 @@ FAMILIES: dict[str, Family] = {
             "num_hidden_layers": 5,
             "intermediate_size": [48] * 5,
             "sliding_window": WINDOW,
-            "layer_types": ["sliding_attention", "sliding_attention", "full_attention"]
-            + ["sliding_attention", "full_attention"],
+            "layer_types": ["sliding_attention"] * 2 + ["full_attention", "sliding_attention", "full_attention"],
             "num_kv_shared_layers": 2,
             "vocab_size_per_layer_input": VOCABULARY,
             "hidden_size_per_layer_input": 8,
@@ -95,8 +94,7 @@ FAMILIES: dict[str, Family] = {
             "global_head_dim": 32,
             "num_hidden_layers": 5,
             "sliding_window": WINDOW,
-            "layer_types": ["sliding_attention", "sliding_attention", "full_attention"]
-            + ["sliding_attention", "full_attention"],
+            "layer_types": ["sliding_attention"] * 2 + ["full_attention", "sliding_attention", "full_attention"],
             "num_kv_shared_layers": 2,
             "vocab_size_per_layer_input": VOCABULARY,
             "hidden_size_per_layer_input": 8,
