@@ -202,7 +202,7 @@ BAD_LINE = '{"id": "a", "documents": ["x"], "question": "y"}\n{"id": "b", "docum
         (["{prompts}", "--rope", "spiral"], ['unknown kind "spiral"']),
         (["{prompts}", "--attn-implementation", "psychic"], ["cannot be loaded", "psychic"]),
         (["{prompts}", "--out", "{prompts}"], ["is a file; give a folder as --out"]),
-        (["{tmp}/long.jsonl"], ['the prompt', "tokens", "limit is 512", "--beyond-window"]),
+        (["{tmp}/long.jsonl"], ["prompt 'long'", "tokens", "limit is 512", "--beyond-window"]),
         (["{tmp}/bare.jsonl", "--answer", "file"], ["1 of 1 prompt", '"bare"', "--answer generate"]),
         (["{tmp}/control.jsonl", "--strict"], ['prompt "control"', "<|im_end|>", "--strict"]),
     ],
