@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -87,7 +88,12 @@ def _samples(items: Sequence[Item], batch: Batch) -> list[SampleSpans]:
     n_spans = max(len(item.encoded.spans) for item in items)
     padded = [tuple(span.segments for span in item.encoded.spans) for item in items]
     return [
-        SampleSpans(pad, item.encoded.n_tokens, spans + ((),) * (n_spans - len(spans)))
+        SampleSpans(
+            pad,
+            item.encoded.n_tokens,
+            spans + ((),) * (n_spans - len(spans)),
+            seed=zlib.crc32(np.array(item.encoded.token_ids).tobytes()),
+        )
         for item, pad, spans in zip(items, batch.pads, padded, strict=True)
     ]
 
@@ -133,6 +139,7 @@ def prefill_chunk_of(
 
 def run_batch(lm: LanguageModel, items: list[Item], options: Options, progress: Progress | None) -> Iterator[Run]:
     """Run one batch, then give each item's run in the batch's order."""
+    about = describe(lm)
     forced = items[0].answer_ids is not None
     passes = _forced_batch if forced else _generated_batch
     with torch.no_grad():
@@ -142,7 +149,7 @@ def run_batch(lm: LanguageModel, items: list[Item], options: Options, progress: 
         ids = answers[number]
         # Forced answers end together, generated ones start together.
         rows = slice(n_rows - len(ids), n_rows) if forced else slice(0, len(ids))
-        yield _run_of(lm, item, number, ids, logprobs[number], rows, layers, capture, batch, chunk, options)
+        yield _run_of(lm, item, number, ids, logprobs[number], rows, layers, capture, batch, chunk, options, about)
 
 
 def _forced_batch(lm: LanguageModel, items: list[Item], options: Options, progress: Progress | None) -> Any:
@@ -212,13 +219,14 @@ def _run_of(
     batch: Batch,
     chunk: int | None,
     options: Options,
+    about: dict[str, Any],
 ) -> Run:
     """Turn one sample's span log-sum-exps into a run, after checking them."""
     encoded = item.encoded
     eager = isinstance(capture, EagerCapture)
-    residual = max(layer.residual for layer in layers)
+    residual = max(float(layer.residual[sample]) for layer in layers)
     # float32 logits of a large size are rounded in proportion to it, in the model as well as here.
-    rounding = 8 * float(np.finfo(np.float32).eps) * max(layer.magnitude for layer in layers)
+    rounding = 8 * float(np.finfo(np.float32).eps) * max(float(layer.magnitude[sample]) for layer in layers)
     tolerance = _weight_tolerance(lm) if eager else max(MASS_TOLERANCE, rounding)
     if not residual <= tolerance:
         raise CaptureError(
@@ -244,6 +252,9 @@ def _run_of(
         row_mass[number, ..., :width] = torch.exp(lse - total[..., None]).float().numpy()
         row_total[number] = total.float().numpy()
         visible[number, :, :width] = layer.visible[sample, rows][:, own]
+        # A mass that underflows float32 is kept as its smallest number: zero is what a row cannot see.
+        faint = (row_mass[number] == 0) & (visible[number] > 0)[None]
+        row_mass[number][faint] = np.finfo(np.float32).smallest_subnormal
     n_prompt = encoded.n_tokens
     spans = [*encoded.spans, Span("answer", "answer", None, ((n_prompt, n_prompt + len(answer_ids)),))]
     if has_sink:
@@ -273,7 +284,7 @@ def _run_of(
         prompt_id=item.prompt.id,
         warnings=tuple(warnings),
         residual=residual,
-        manifest=describe(lm)
+        manifest=about
         | {
             "capture": {
                 "mode": "eager weights" if eager else options.capture,

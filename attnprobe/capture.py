@@ -46,6 +46,8 @@ class SampleSpans:
     pad: int
     n_prompt: int
     spans: tuple[tuple[tuple[int, int], ...], ...]
+    seed: int = 0
+    """Draws the row that is checked in each layer."""
 
     def segments(self, offset: int, n_columns: int) -> Segments:
         """Owners of the key columns that stand for slots ``[offset, offset + n_columns)``; the answer is last."""
@@ -73,17 +75,18 @@ class LayerRows:
     has_sink
         Whether the last span is a learned sink.
     residual
-        Absolute difference, nats, between the log-add over spans and an independent float64 total, for a sampled row.
+        float64 ``[B]``: absolute difference, nats, between the log-add over spans and an independent float64 total, for
+        one row of each sample.
     magnitude
-        Size of that total, nats: float32 logits of this size carry rounding errors in proportion.
+        float64 ``[B]``: size of that total, nats. float32 logits of this size carry rounding errors in proportion.
     """
 
     layer: int
     lse: Tensor
     visible: np.ndarray
     has_sink: bool
-    residual: float
-    magnitude: float
+    residual: np.ndarray
+    magnitude: np.ndarray
 
 
 @dataclass
@@ -98,7 +101,7 @@ class _Layer:
     queries: list[Tensor] = field(default_factory=list)
     arguments: dict[str, Any] = field(default_factory=dict)
     parts: list[tuple[Tensor, np.ndarray]] = field(default_factory=list)  # lse, visible
-    residual: Residual | None = None
+    residuals: list[Residual] = field(default_factory=list)  # one a sample
     entered: int = 0
     observed: int = 0
     last_call: int = 0
@@ -460,7 +463,10 @@ class Capture:
         }
         lse = span_lse(query, key, tables, backend=self.backend, **logit)
         if not layer.parts:
-            layer.residual = sampled_residual(query, key, lse, seed=layer.index, **logit)
+            layer.residuals = [
+                sampled_residual(query, key, lse, sample=number, seed=sample.seed + layer.index, **logit)
+                for number, sample in enumerate(self.samples)
+            ]
         sink = layer.arguments["sink"]
         if sink is not None:
             column = sink.detach().to(lse.device, lse.dtype).reshape(1, -1, 1, 1).expand(*lse.shape[:3], 1)
@@ -510,6 +516,6 @@ class Capture:
             lse=torch.cat([lse for lse, _ in layer.parts], dim=2)[:, :, :n_rows].cpu(),
             visible=np.concatenate([counts for _, counts in layer.parts], axis=1)[:, :n_rows],
             has_sink=layer.arguments["sink"] is not None,
-            residual=0.0 if layer.residual is None else float(layer.residual.difference),
-            magnitude=0.0 if layer.residual is None else float(layer.residual.magnitude),
+            residual=np.array([float(residual.difference) for residual in layer.residuals]),
+            magnitude=np.array([float(residual.magnitude) for residual in layer.residuals]),
         )

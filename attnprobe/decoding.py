@@ -125,6 +125,8 @@ def _agree(model: nn.Module, what: str, first: Callable[[], Tensor], second: Cal
         try:
             wanted, found = first(), second()
             answers[what] = bool((wanted - found).abs().max() < 1e-2 * max(1.0, float(wanted.abs().max())))
+        except torch.OutOfMemoryError:
+            raise
         except (AttributeError, TypeError, ValueError, RuntimeError):
             answers[what] = False  # some such models cannot even be given their cache back
     return answers[what]

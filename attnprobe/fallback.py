@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from attnprobe.capture import LayerRows, SampleSpans, decoder_of, layer_index, refuse_unmeasurable
 from attnprobe.errors import CaptureError
 from attnprobe.interrupts import uninterrupted
-from attnprobe_kernels.segments import HIDDEN
+from attnprobe_kernels import HIDDEN
 
 _lock = threading.Lock()
 _switched: dict[int, list[Any]] = {}
@@ -76,9 +76,10 @@ class EagerCapture:
         self._seen = 0
         self._call_start = 0
         self._last_weights: Tensor | None = None
-        self._parts: dict[int, list[tuple[Tensor, np.ndarray, float]]] = {}
+        self._parts: dict[int, list[tuple[Tensor, np.ndarray, np.ndarray]]] = {}
         self._layers: dict[int, int] = {}
         self._names: dict[int, str] = {}
+        self._ran: set[int] = set()
 
     def __enter__(self) -> EagerCapture:
         with uninterrupted(), ExitStack() as stack:
@@ -110,21 +111,20 @@ class EagerCapture:
         if threading.get_ident() != self._thread:
             return
         begin = time.perf_counter()
+        self._ran.add(self._layer_of(module))
         weights = self._weights_in(output)
         # A wrapping module passes on the weights of the module inside it: the same tensor once more.
         if weights is not None and weights is not self._last_weights:
             self._last_weights = weights
             first = max(self.first_row, self._call_start)
             if first < self._seen:
-                self._layers.setdefault(id(module), layer_index(module, self._names[id(module)], len(self._layers)))
+                self._layers[id(module)] = self._layer_of(module)
                 rows = weights[:, :, weights.shape[2] - (self._seen - first) :]
-                if bool(rows.triu(rows.shape[3] - rows.shape[2] + 1).any()):
-                    raise CaptureError(
-                        f"{type(self._model).__name__} attends to tokens after the row; only causal language models "
-                        "can be measured"
-                    )
                 self._parts.setdefault(id(module), []).append(self._reduce(rows.detach()))
         self.seconds += time.perf_counter() - begin
+
+    def _layer_of(self, module: nn.Module) -> int:
+        return layer_index(module, self._names[id(module)], 0)
 
     def _weights_in(self, output: Any) -> Tensor | None:
         for item in output if isinstance(output, tuple) else ():
@@ -134,39 +134,61 @@ class EagerCapture:
                     return item
         return None
 
-    def _reduce(self, weights: Tensor) -> tuple[Tensor, np.ndarray, float]:
-        """Sum weights ``[B, H, A, K]`` over spans, in float64."""
-        n_columns = weights.shape[3]
-        tables = [s.segments(max(0, self._seen - n_columns), n_columns) for s in self.samples]
-        mass = weights.new_zeros((*weights.shape[:3], tables[0].n_spans), dtype=torch.float64)
-        visible = np.zeros((weights.shape[0], weights.shape[2], tables[0].n_spans), dtype=np.int64)
-        lost = 0.0
-        for sample, table in enumerate(tables):
+    def _reduce(self, weights: Tensor) -> tuple[Tensor, np.ndarray, np.ndarray]:
+        """Sum weights ``[B, H, A, K]`` over spans, in float64; padding rows are left empty."""
+        n_rows, n_columns = weights.shape[2:]
+        mass, visible, excess = [], [], []
+        for number, sample in enumerate(self.samples):
+            table = sample.segments(max(0, self._seen - n_columns), n_columns)
+            padding = min(max(0, sample.pad - (self._seen - n_rows)), n_rows)
+            own = weights[number, :, padding:]
+            if bool(own.triu(n_columns - n_rows + padding + 1).any()):
+                raise CaptureError(
+                    f"{type(self._model).__name__} attends to tokens after the row; only causal language models can be "
+                    "measured"
+                )
+            sums = own.new_zeros((own.shape[0], n_rows, table.n_spans), dtype=torch.float64)
+            counts = np.zeros((n_rows, table.n_spans), dtype=np.int64)
             for start, stop, owner in zip(table.starts, table.stops, table.owners, strict=True):
-                part = weights[sample, :, :, start:stop]
-                total = part.double().sum(-1)  # [H, A]
-                if owner == HIDDEN:
-                    lost = max(lost, float(total.max()))
-                    continue
-                mass[sample, :, :, owner] += total
-                visible[sample, :, owner] += (part > 0).any(dim=0).sum(-1).cpu().numpy()
-        if lost > 1e-6:
-            raise CaptureError(f"{type(self._model).__name__} attends to padding (mass {lost:.2g})")
-        excess = float((mass.sum(-1) - 1).abs().max())
-        return mass.log().float().cpu(), visible, excess
+                part = own[..., start:stop]
+                total = part.double().sum(-1)  # [H, A - padding]
+                if owner != HIDDEN:
+                    sums[:, padding:, owner] += total
+                    counts[padding:, owner] += (part > 0).any(dim=0).sum(-1).cpu().numpy()
+                elif float(total.sum()) > 1e-6:
+                    raise CaptureError(
+                        f"{type(self._model).__name__} attends to padding (mass {float(total.sum()):.2g})"
+                    )
+            mass.append(sums)
+            visible.append(counts)
+            excess.append(float((sums[:, padding:].sum(-1) - 1).abs().max()) if padding < n_rows else 0.0)
+        return torch.stack(mass).log().float().cpu(), np.stack(visible), np.array(excess)
 
-    def finish(self, n_rows: int) -> list[LayerRows]:
+    def finish(self, n_rows: int, complete: bool = True) -> list[LayerRows]:
         """Hand over every layer's first ``n_rows`` captured rows.
+
+        Parameters
+        ----------
+        n_rows
+            Rows wanted.
+        complete
+            Whether every layer whose attention ran must have returned its weights.
 
         Raises
         ------
         CaptureError
-            No attention module returned weights, or some layer's rows are missing.
+            No attention module returned weights, or some layer's weights or rows are missing.
         """
         if not self._parts:
             raise CaptureError(
                 f"{type(self._model).__name__} returns no attention weights and does not use transformers' attention "
                 "interface; it cannot be measured"
+            )
+        silent = self._ran - set(self._layers.values())
+        if complete and silent:
+            raise CaptureError(
+                f"{type(self._model).__name__}: the attention of layer {min(silent)} returned no weights; it cannot be "
+                "measured"
             )
         results = []
         for key, parts in self._parts.items():
@@ -176,5 +198,6 @@ class EagerCapture:
                     f"{type(self._model).__name__}: layer {self._layers[key]} gave {lse.shape[2]} of {n_rows} rows"
                 )
             visible = np.concatenate([part[1] for part in parts], axis=1)[:, :n_rows]
-            results.append(LayerRows(self._layers[key], lse, visible, False, max(part[2] for part in parts), 0.0))
+            excess = np.max([part[2] for part in parts], axis=0)
+            results.append(LayerRows(self._layers[key], lse, visible, False, excess, np.zeros_like(excess)))
         return results

@@ -38,9 +38,10 @@ def sampled_residual(
     softcap: float | None,
     visible: np.ndarray | None,
     mask: Tensor | None,
+    sample: int,
     seed: int,
 ) -> Residual:
-    """Compare the spans' total of one row, drawn from a batch, with an independent one.
+    """Compare the spans' total of one row of a sample, drawn at random, with an independent one.
 
     Parameters
     ----------
@@ -50,12 +51,14 @@ def sampled_residual(
         ``[B, Hq, A, S]``, the span log-sum-exps to check, learned sink not included.
     scale, softcap, visible, mask
         As in :func:`attnprobe_kernels.span_lse`.
+    sample
+        Which sample of the batch.
     seed
-        Draws the sample, head and row.
+        Draws the head and the row.
     """
-    n_samples, n_heads, n_rows, head_dim = query.shape
+    n_heads, n_rows, head_dim = query.shape[1:]
     rng = np.random.default_rng(seed)
-    sample, head, row = (int(rng.integers(n)) for n in (n_samples, n_heads, n_rows))
+    head, row = (int(rng.integers(n)) for n in (n_heads, n_rows))
     lo, hi = (0, key.shape[2]) if visible is None else (int(edge) for edge in visible[sample, row])
     if hi <= lo:
         zero = query.new_zeros((), dtype=torch.float64)

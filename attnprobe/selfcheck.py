@@ -201,7 +201,7 @@ def _worst(lm: LanguageModel, layers: list[LayerRows], sequences: list[list[int]
         spans = [SampleSpans(0, n_prompt, _spans(n_prompt))]
         with EagerCapture(lm.model, spans, len(ids) - _ROWS) as capture:
             forced_logprobs(lm.model, batch, batch.ids[:, -1:].expand(-1, _ROWS))
-            reference = {layer.layer: layer for layer in capture.finish(_ROWS)}
+            reference = {layer.layer: layer for layer in capture.finish(_ROWS, complete=False)}
         for layer in layers:
             if layer.layer not in reference:
                 raise CaptureError(f"layer {layer.layer} of {type(lm.model).__name__} gives no eager weights")

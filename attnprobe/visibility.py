@@ -9,9 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from attnprobe_kernels import Segments
-from attnprobe_kernels.rows import unseen
-from attnprobe_kernels.segments import HIDDEN
+from attnprobe_kernels import HIDDEN, Segments, unseen
 
 
 def window_and_chunk(

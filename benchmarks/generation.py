@@ -102,7 +102,7 @@ class Runner:
             reduction = torch.cuda.max_memory_allocated() - held if on_gpu else 0
         return tokens, {
             "seconds": capture.seconds,
-            "residual": max(layer.residual for layer in layers),
+            "residual": max(float(layer.residual.max()) for layer in layers),
             "peak_bytes": max(before, held + reduction),
             "reduction_bytes": reduction,
         }

@@ -7,7 +7,17 @@ mass. ``column_mass`` gives the mean mass of every single key, ``prefill_map`` t
 
 from attnprobe_kernels.api import column_mass, prefill_map, span_lse
 from attnprobe_kernels.backends import BACKENDS
-from attnprobe_kernels.segments import Segments
+from attnprobe_kernels.rows import unseen
+from attnprobe_kernels.segments import HIDDEN, Segments
 from attnprobe_kernels.visible import visible_intervals
 
-__all__ = ["BACKENDS", "Segments", "column_mass", "prefill_map", "span_lse", "visible_intervals"]
+__all__ = [
+    "BACKENDS",
+    "HIDDEN",
+    "Segments",
+    "column_mass",
+    "prefill_map",
+    "span_lse",
+    "unseen",
+    "visible_intervals",
+]

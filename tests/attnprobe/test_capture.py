@@ -62,7 +62,7 @@ def forced(name: str, model: Any, pairs: list[tuple[list[int], list[int]]], chun
         forced_logprobs(model, batch, targets, chunk)
         layers = capture.finish(n_rows)
     assert len(layers) == FAMILIES[name].captured_layers
-    assert max(layer.residual for layer in layers) < 1e-5
+    assert all(layer.residual.shape == (len(pairs),) and layer.residual.max() < 1e-5 for layer in layers)
     assert not capture.warnings
     return layers
 

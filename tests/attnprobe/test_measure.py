@@ -285,3 +285,91 @@ def test_nothing_of_prompt_length_squared(make_lm: Any, family: str) -> None:
     with LargestTensor() as largest:
         ap.measure(lm, prompt, answer=[5, 6, 7, 8], prefill_chunk=chunk)
     assert largest.numel < n_tokens**2 / 2
+
+
+def test_two_seeds_give_two_answers(make_lm: Any, prompts: list[ap.Prompt]) -> None:
+    lm = make_lm()
+    options = {"max_new_tokens": 8, "do_sample": True, "temperature": 1.5}
+    assert (
+        ap.measure(lm, prompts[0], seed=1, **options).answer_ids
+        != ap.measure(lm, prompts[0], seed=2, **options).answer_ids
+    )
+    assert ap.measure(lm, prompts[0], **options).answer_ids == ap.measure(lm, prompts[0], seed=0, **options).answer_ids
+
+
+def test_warnings_of_the_prompt_and_the_answer_reach_the_run(make_lm: Any) -> None:
+    lm = make_lm()
+    prompt = ap.Prompt(["", "Members wait less."], "Why?")
+    assert prompt.encode(lm.tokenizer).warnings
+    run = ap.measure(lm, prompt, answer=" so")
+    assert set(prompt.encode(lm.tokenizer).warnings) <= set(run.warnings)
+    assert any("is empty" in warning for warning in run.warnings)
+
+
+def test_the_window_is_used_to_its_last_token(make_lm: Any) -> None:
+    prompt = ap.Prompt(["The policy."], "What is it?")
+    n_tokens = prompt.encode(make_lm().tokenizer).n_tokens
+    assert ap.measure(make_lm(max_position_embeddings=n_tokens + 3), prompt, max_new_tokens=3).n_prompt == n_tokens
+    with pytest.raises(ap.InputError, match="limit is"):
+        ap.measure(make_lm(max_position_embeddings=n_tokens + 2), prompt, max_new_tokens=3)
+
+
+def test_only_the_answers_logits_are_computed(make_lm: Any, prompts: list[ap.Prompt]) -> None:
+    lm = make_lm()
+    shapes: list[int] = []
+    hook = lm.model.register_forward_hook(lambda module, args, output: shapes.append(output.logits.shape[1]))
+    ap.measure(lm, prompts[0], answer=[5, 6, 7])
+    ap.measure(lm, prompts[0], max_new_tokens=2)
+    hook.remove()
+    assert shapes == [3, 1, 1]
+
+
+def test_generation_is_never_compiled(make_lm: Any, prompts: list[ap.Prompt], monkeypatch: pytest.MonkeyPatch) -> None:
+    lm = make_lm()
+    given: dict[str, Any] = {}
+    original = lm.model.generate
+
+    def generate(*args: Any, **kwargs: Any) -> Any:
+        given.update(kwargs)
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(lm.model, "generate", generate)
+    ap.measure(lm, prompts[0], max_new_tokens=2)
+    assert given["disable_compile"] is True
+
+
+def test_a_fallback_layer_without_weights_is_an_error(make_lm: Any, prompts: list[ap.Prompt]) -> None:
+    lm = make_lm("bloom")
+    attention = lm.model.transformer.h[1].self_attention
+    attention.register_forward_hook(lambda module, args, output: (output[0], None))
+    with pytest.raises(ap.CaptureError, match="attention of layer 1 returned no weights"):
+        ap.measure(lm, prompts[0], max_new_tokens=2)
+
+
+@pytest.mark.parametrize("family", ["bloom", "falcon_alibi", "llama"])
+def test_a_long_answer_beside_a_short_prompt(make_lm: Any, prompts: list[ap.Prompt], family: str) -> None:
+    lm = make_lm(family)
+    answers = [[7] * 60, [5]]
+    short = ap.Prompt.from_text("Why?")
+    batched = ap.measure_many(lm, [prompts[0], short], answers=answers, batch_size=2)
+    for run, prompt, answer in zip(batched, [prompts[0], short], answers, strict=True):
+        assert_same_run(run, ap.measure(lm, prompt, answer=answer))
+
+
+def test_a_mass_that_underflows_is_not_zero(make_lm: Any, prompts: list[ap.Prompt]) -> None:
+    lm = make_lm("gpt2")
+    with torch.no_grad():
+        for block in lm.model.transformer.h:
+            block.attn.c_attn.weight.mul_(12)
+    run = ap.measure(lm, prompts[2], max_new_tokens=3)
+    assert run.row_mass is not None
+    seen = np.broadcast_to(run.visible[:, None] > 0, run.row_mass.shape)
+    assert run.row_mass[seen].min() < 1e-40
+    assert np.isfinite(run.lse[seen]).all()
+    assert np.isfinite(run.curve("advantage").values).all()
+
+
+def test_another_prompt_has_another_row_checked(make_lm: Any, prompts: list[ap.Prompt]) -> None:
+    lm = make_lm()
+    residuals = {ap.measure(lm, prompt, answer=[5, 6, 7]).residual for prompt in prompts}
+    assert len(residuals) == 3
