@@ -28,6 +28,8 @@ class PlannedPrompt:
         Tokens of the prompt, and of its answer: the forced one's, else the most that are generated.
     kinds
         Tokens of each kind of span.
+    spans
+        Tokens of every span, by name, in prompt order.
     documents, document_tokens
         Names and tokens of the documents.
     n_over
@@ -40,6 +42,7 @@ class PlannedPrompt:
     n_prompt: int
     n_answer: int
     kinds: dict[str, int]
+    spans: dict[str, int]
     documents: tuple[str, ...]
     document_tokens: tuple[int, ...]
     n_over: int
@@ -176,6 +179,7 @@ def _planned(
         n_prompt=encoded.n_tokens,
         n_answer=n_answer,
         kinds={kind: n for kind, n in kinds.items() if n},
+        spans={span.name: span.n_tokens for span in encoded.spans},
         documents=tuple(span.name for span in documents),
         document_tokens=tuple(span.n_tokens for span in documents),
         n_over=max(over, 0),

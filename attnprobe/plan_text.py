@@ -36,8 +36,7 @@ def plan_lines(plan: Plan) -> list[str]:
     lines += wrapped(
         f"time: about {duration(plan.seconds)} for {count(len(plan.prompts), 'prompt')} (answers of up to "
         f"{count(longest, 'token')}; loading apart). An estimate from {plan.rates.flops / 1e9:,.0f} GFLOP/s and "
-        f"{plan.rates.bytes / 1e9:,.0f} GB/s, probed on this machine now: right within a factor of 2 unless other "
-        "programs compete for it.",
+        f"{plan.rates.bytes / 1e9:,.0f} GB/s, probed on this machine now; other programs make it longer.",
         indent="  ",
     )
     return lines

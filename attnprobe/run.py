@@ -36,7 +36,8 @@ class Run:
         float32 [layer, head, row, span]: the same row by row; None when rows were not kept.
     row_total
         float32 [layer, head, row]: log-sum-exp of all visible keys' logits, a learned sink included, natural
-        log; None exactly when ``row_mass`` is.
+        log; None exactly when ``row_mass`` is. About 0 for a model measured from its eager weights, which tell masses
+        but not logits.
     visible
         int32 [layer, row, span]: how many tokens of the span the row can see; 0 for a learned sink.
     layers

@@ -1,8 +1,9 @@
 """What a measurement costs beside the plain run of the same tokens, in seconds and in memory.
 
     python benchmarks/overhead.py                      # SmolLM2, 4096 tokens, 32 answer rows, with eager for comparison
+    python benchmarks/overhead.py --generate           # a generated answer: prefill and 32 decoding steps
     python benchmarks/overhead.py --tokens 8192 --no-eager
-    python benchmarks/overhead.py --model tiny --tokens 131072 --no-eager
+    python benchmarks/overhead.py --model tiny --tokens 131072 --no-eager --pairs 0
     python benchmarks/overhead.py --model llama-8b --device cuda --tokens 32768 131072 --rows 64    # generation
 
 Times come from one process in which plain and instrumented runs alternate, after a warm-up of each. Peak memory comes
@@ -68,11 +69,26 @@ def make_prompt(lm: Any, n_tokens: int, n_documents: int = 10) -> Any:
     return prompt
 
 
-def runs(lm: Any, prompt: Any, answer: list[int]) -> dict[str, Any]:
+def runs(lm: Any, prompt: Any, answer: list[int], generate: bool) -> dict[str, Any]:
     """The three variants as functions that return seconds spent in capture."""
     import attnprobe as ap
 
-    ids = torch.tensor([[*prompt.encode(lm.tokenizer).token_ids, *answer[:-1]]])
+    prompt_ids = prompt.encode(lm.tokenizer).token_ids
+    ids = torch.tensor([[*prompt_ids, *answer[:-1]]])
+    length = {"max_new_tokens": len(answer), "min_new_tokens": len(answer)}
+
+    def plain_generation() -> float:
+        lm.model.generate(
+            torch.tensor([prompt_ids]),
+            attention_mask=torch.ones(1, len(prompt_ids), dtype=torch.long),
+            do_sample=False,
+            pad_token_id=lm.pad_id,
+            **length,
+        )
+        return 0.0
+
+    def instrumented_generation() -> float:
+        return ap.measure(lm, prompt, beyond_window=True, **length).manifest["capture"]["seconds"]
 
     def plain() -> float:
         with torch.no_grad():
@@ -93,6 +109,8 @@ def runs(lm: Any, prompt: Any, answer: list[int]) -> dict[str, Any]:
             [sum(rows[..., a:b].sum(-1) for a, b in segments) for segments in bounds if segments]
         return time.perf_counter() - begin
 
+    if generate:
+        return {"plain": plain_generation, "instrumented": instrumented_generation}
     return {"plain": plain, "instrumented": instrumented, "eager": eager}
 
 
@@ -101,7 +119,7 @@ def child(args: argparse.Namespace) -> None:
     lm = load(args.model, args.tokens)
     prompt = make_prompt(lm, args.tokens)
     answer = list(range(100, 100 + args.rows))
-    variants = runs(lm, prompt, answer)
+    variants = runs(lm, prompt, answer, args.generate)
     loaded = peak_bytes()
     result: dict[str, Any] = {"tokens": prompt.encode(lm.tokenizer).n_tokens + args.rows - 1, "loaded_bytes": loaded}
     if args.child == "pairs":
@@ -180,10 +198,21 @@ def peak_bytes() -> int:
 def in_fresh_process(args: argparse.Namespace, what: str) -> dict[str, Any]:
     command = [sys.executable, __file__, "--child", what, "--model", args.model]
     command += ["--tokens", str(args.tokens), "--rows", str(args.rows), "--pairs", str(args.pairs)]
+    command += ["--generate"] * args.generate
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "HF_HUB_OFFLINE": "1"})
     if done.returncode:
         raise SystemExit(f"{what}: exit {done.returncode}\n{done.stderr[-2000:]}")
     return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def print_times(seconds: dict[str, list[float]]) -> None:
+    medians = {name: statistics.median(values) for name, values in seconds.items()}
+    ratios = [b / a for a, b in zip(seconds["plain"], seconds["instrumented"], strict=True)]
+    print(f"  plain                    {medians['plain']:8.2f} s   (median of {len(ratios)})")
+    print(f"  instrumented             {medians['instrumented']:8.2f} s")
+    print(f"  ratio, pair by pair      {statistics.median(ratios):8.3f}     ({min(ratios):.3f} to {max(ratios):.3f})")
+    share = medians["capture"] / medians["plain"]
+    print(f"  spent in capture         {medians['capture']:8.3f} s   ({share:.2%} of the plain run)")
 
 
 def main() -> None:
@@ -191,7 +220,10 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2", help="alias, folder, .gguf, `tiny`, `llama-1b`, `llama-8b`")
     parser.add_argument("--tokens", type=int, nargs="+", default=[4096], help="prompt length, tokens")
     parser.add_argument("--rows", type=int, default=32, help="answer tokens")
-    parser.add_argument("--pairs", type=int, default=5, help="timed pairs of plain and instrumented runs")
+    parser.add_argument(
+        "--pairs", type=int, default=5, help="timed pairs of plain and instrumented runs; 0: memory only"
+    )
+    parser.add_argument("--generate", action="store_true", help="generate the answer instead of forcing it; no eager")
     parser.add_argument(
         "--eager", action=argparse.BooleanOptionalAction, default=True, help="compare with eager weights"
     )
@@ -211,19 +243,15 @@ def main() -> None:
     if args.child:
         child(args)
         return
-    pairs = in_fresh_process(args, "pairs")
+    pairs = in_fresh_process(args, "pairs") if args.pairs else None
     memory = {name: in_fresh_process(args, name) for name in ("plain", "instrumented")}
-    if args.eager:
+    if args.eager and not args.generate:
         memory["eager"] = in_fresh_process(args, "eager")
-    seconds = pairs["seconds"]
-    medians = {name: statistics.median(values) for name, values in seconds.items()}
-    ratios = [b / a for a, b in zip(seconds["plain"], seconds["instrumented"], strict=True)]
-    print(f"{args.model}, {pairs['tokens']} tokens, {args.rows} rows, {torch.get_num_threads()} threads")
-    print(f"  plain pass               {medians['plain']:8.2f} s   (median of {args.pairs})")
-    print(f"  instrumented call        {medians['instrumented']:8.2f} s")
-    print(f"  ratio, pair by pair      {statistics.median(ratios):8.3f}     ({min(ratios):.3f} to {max(ratios):.3f})")
-    share = medians["capture"] / medians["plain"]
-    print(f"  spent in capture         {medians['capture']:8.3f} s   ({share:.2%} of the plain pass)")
+    n_tokens = memory["plain"]["tokens"]
+    how = "generated" if args.generate else "forced"
+    print(f"{args.model}, {n_tokens} tokens, {args.rows} rows, {how}, {torch.get_num_threads()} threads")
+    if pairs is not None:
+        print_times(pairs["seconds"])
     for name, figures in memory.items():
         extra = (figures["peak_bytes"] - memory["plain"]["peak_bytes"]) / 2**20
         line = f"  peak memory, {name:<12}{figures['peak_bytes'] / 2**30:8.2f} GiB ({extra:+.0f} MiB)"
@@ -231,13 +259,14 @@ def main() -> None:
     if args.json:
         record = {
             "model": args.model,
-            "tokens": pairs["tokens"],
+            "tokens": n_tokens,
             "rows": args.rows,
+            "answer": how,
             "threads": torch.get_num_threads(),
             "machine": platform.machine(),
             "python": platform.python_version(),
             "torch": torch.__version__,
-            "seconds": seconds,
+            "seconds": None if pairs is None else pairs["seconds"],
             "peak_bytes": {name: figures["peak_bytes"] for name, figures in memory.items()},
             "eager_seconds": memory.get("eager", {}).get("seconds"),
         }

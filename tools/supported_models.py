@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "docs" / "supported-models.md"
 sys.path.insert(0, str(ROOT / "tests" / "helpers"))
 
-from tiny_models import FAMILIES  # noqa: E402
+from tiny_models import FAMILIES, tiny_config  # noqa: E402
 
 HEAD = """# Supported models
 
@@ -37,11 +37,12 @@ to 1e-5 in float32, with left padding, cached decoding, chunked prefill, and pro
 REST = """
 ## All causal language models of this version
 
-*interface*: uses transformers' attention interface, so it is captured as the families above are. Run
-`attnprobe check MODEL` to see it proved on your own model, layer by layer.
-*eager weights*: does not use the interface; measured from the weights of its own eager attention, which takes memory of
-prompt chunk times prompt, and says so in every run.
-*none*: attention of another kind (state spaces, linear attention only, encoders), or none that returns weights.
+Read off their source, not run here. *interface*: calls transformers' attention interface, so it is captured as the
+families above are, if its attention is of the usual kind; `attnprobe check MODEL` proves it on your own model, layer by
+layer, and an attention that cannot be expressed as spans of tokens is refused by name.
+*eager weights*: does not use the interface; measured from the weights that its own eager attention returns, which takes
+memory of prompt chunk times prompt, and says so in every run.
+*none*: attention of another kind (state spaces, encoders), or a model that builds on another one's.
 
 | kind | model types |
 | --- | --- |
@@ -68,7 +69,11 @@ def table() -> str:
     lines = [HEAD.format(version=transformers.__version__)]
     for name, family in FAMILIES.items():
         how = "eager weights" if family.fallback else "interface"
-        layers = "all" if "hybrid" not in family.note else "full attention only"
+        config = tiny_config(name)
+        n_layers = getattr(config, "num_hidden_layers", family.captured_layers)
+        layers = (
+            "all" if family.captured_layers == n_layers else f"{family.captured_layers} of {n_layers} (full attention)"
+        )
         lines.append(f"| {name} | {how} | {layers} | {family.note} |\n")
     lines.append(REST)
     kinds: dict[str, list[str]] = {"interface": [], "eager weights": [], "none": []}

@@ -419,7 +419,10 @@ def test_loading_is_quiet_and_leaves_the_log_level(folder: Path, capfd: pytest.C
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_long_load_says_so_on_standard_error(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_long_load_says_so_on_standard_error(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
     with _notice("loading [bold]x", True, after=0.05) as say:
         time.sleep(0.5)
         say("converting y")

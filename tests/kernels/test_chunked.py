@@ -34,10 +34,11 @@ def test_masks(kind, mask_heads, beside_intervals):
     compare_all("chunked", q, k, cut_evenly(70, 3), **features)
 
 
-def test_many_blocks_of_keys(monkeypatch):
+@pytest.mark.parametrize("n_keys", [517, 512, 513])  # 513: the last block holds one key
+def test_many_blocks_of_keys(monkeypatch, n_keys):
     monkeypatch.setattr(chunked, "BLOCK_BYTES", 1)  # 64 keys a block
-    q, k = queries_and_keys(2, n_rows=3, n_keys=517)
-    compare_all("chunked", q, k, [cut_evenly(517, 10), cut_evenly(517, 300)], window=200)
+    q, k = queries_and_keys(2, n_rows=3, n_keys=n_keys)
+    compare_all("chunked", q, k, [cut_evenly(n_keys, 10), cut_evenly(n_keys, 300)], window=200)
 
 
 def test_strided_inputs():
