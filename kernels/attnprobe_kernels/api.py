@@ -9,9 +9,16 @@ import torch
 from torch import Tensor
 
 from attnprobe_kernels.backends import choose
-from attnprobe_kernels.rows import RowArguments, check_rows, per_sample
+from attnprobe_kernels.rows import RowArguments, check_owners, check_rows, per_sample
 from attnprobe_kernels.segments import Segments
 from attnprobe_kernels.shapes import Float, Shaped
+
+
+def _check_sinks(sinks: Tensor | None, q: Tensor) -> None:
+    if sinks is not None and (tuple(sinks.shape) != (q.shape[1],) or sinks.device != q.device):
+        raise ValueError(
+            f"sinks must be [Hq] = ({q.shape[1]},) on {q.device}, got {tuple(sinks.shape)} on {sinks.device}"
+        )
 
 
 @torch.no_grad()
@@ -92,7 +99,11 @@ def span_lse(
         mask=mask,
         allow_tf32=allow_tf32,
     )
-    lse = choose(backend, args).span_lse(args, per_sample(segments, q.shape[0], k.shape[2]))
+    tables = per_sample(segments, q.shape[0], k.shape[2])
+    check_owners(args, tables)
+    _check_sinks(sinks, q)
+    with torch.autocast(q.device.type, enabled=False):
+        lse = choose(backend, args).span_lse(args, tables)
     if sinks is not None:
         column = sinks.to(lse.device, lse.dtype)[None, :, None, None].expand(*lse.shape[:3], 1)
         lse = torch.cat([lse, column], dim=-1)
@@ -154,9 +165,11 @@ def column_mass(
     )
     if lse_total.shape != q.shape[:3]:
         raise ValueError(f"lse_total must be [B, Hq, A] = {tuple(q.shape[:3])}, got {tuple(lse_total.shape)}")
+    _check_sinks(sinks, q)
     if sinks is not None:
         lse_total = torch.logaddexp(lse_total, sinks.to(lse_total)[None, :, None])
-    return choose(backend, args).column_mass(args, lse_total)
+    with torch.autocast(q.device.type, enabled=False):
+        return choose(backend, args).column_mass(args, lse_total)
 
 
 @torch.no_grad()
@@ -212,4 +225,8 @@ def prefill_map(
         mask=mask,
         allow_tf32=allow_tf32,
     )
-    return choose(backend, args).prefill_map(args, per_sample(segments, q.shape[0], k.shape[2]), block, sinks)
+    tables = per_sample(segments, q.shape[0], k.shape[2])
+    check_owners(args, tables)
+    _check_sinks(sinks, q)
+    with torch.autocast(q.device.type, enabled=False):
+        return choose(backend, args).prefill_map(args, tables, block, sinks)

@@ -18,6 +18,8 @@ BackendName = Literal["auto", "triton", "chunked", "naive"]
 BACKENDS: tuple[str, ...] = get_args(BackendName)
 TRITON_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
+MAX_SOFTCAP = 500.0
+
 
 class Backend(Protocol):
     """What a backend's module offers."""
@@ -63,6 +65,8 @@ def triton_refusal(args: RowArguments) -> str | None:
         return f"takes head dimensions up to {MAX_HEAD_DIM}, got {args.q.shape[3]}"
     if torch.version.hip and args.q.dtype == torch.float32 and args.q.shape[3] > MAX_FLOAT32_HEAD_DIM_AMD:
         return f"takes float32 head dimensions up to {MAX_FLOAT32_HEAD_DIM_AMD} on AMD devices, got {args.q.shape[3]}"
+    if args.softcap is not None and args.softcap > MAX_SOFTCAP:
+        return f"takes softcaps up to {MAX_SOFTCAP:g}, beyond which its tanh is too coarse, got {args.softcap:g}"
     if find_spec("triton") is None:
         return "needs the package triton, which is not installed"
     if not args.q.is_cuda and os.environ.get("TRITON_INTERPRET", "0") in ("", "0"):

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnprobe_kernels.segments import Segments
+from attnprobe_kernels.segments import HIDDEN, Segments
 from attnprobe_kernels.visible import visible_intervals
 
 
@@ -106,6 +106,8 @@ def check_rows(
         raise ValueError(f"alibi_slopes must be [Hq] = ({n_q_heads},), got {tuple(alibi_slopes.shape)}")
     if mask is not None and tuple(mask.shape) not in {(n_samples, heads, n_rows, n_keys) for heads in (1, n_q_heads)}:
         raise ValueError(f"mask must be [B, Hq or 1, A, N], got {tuple(mask.shape)}")
+    if mask is not None and (q_start is not None or window is not None):
+        raise ValueError("mask says what rows see: fold q_start and window into it")
     start = n_keys - n_rows if q_start is None else q_start
     if visible is not None:
         if q_start is not None or window is not None:
@@ -139,6 +141,21 @@ def per_sample(segments: Segments | Sequence[Segments], n_samples: int, n_keys: 
         if table.n_keys != n_keys:
             raise ValueError(f"the segments cover {table.n_keys} keys, k has {n_keys}")
     return listed
+
+
+def check_owners(args: RowArguments, tables: list[Segments]) -> None:
+    """Refuse rows that see keys which no span owns; intervals on a device are not looked at, that would wait for it.
+
+    Raises
+    ------
+    ValueError
+        Naming the row and the number of such keys.
+    """
+    if args.mask is not None or isinstance(args.visible, Tensor):
+        return
+    for table, rows in zip(tables, args.visible, strict=True):
+        if HIDDEN in table.owners:
+            table.visible_counts(rows)
 
 
 def unseen(mask: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 
 import torch
 import triton
@@ -27,7 +28,7 @@ from attnprobe_kernels.units import UnitTable, unit_table
 
 BOUND_BLOCK = 128
 WORKSPACE_BYTES = 64 * 2**20
-"""Bound on the unit log-sum-exps of one chunk of rows in ``prefill_map``."""
+"""Bound on the unit log-sum-exps of one chunk of rows in ``prefill_map``, which is at least one block of rows."""
 MAX_PROGRAMS = 2**31 - 1
 
 
@@ -210,6 +211,7 @@ def prefill_map(args: RowArguments, segments: list[Segments], block: int, sinks:
         return out
     with _on(args.q.device):
         tiles, table = _plan(args, segments)
+        args = replace(args, visible=args.visible_on_device())  # uploaded once; chunks of rows are cut on the device
         row_bytes = 4 * n_q_heads * max(table.units.shape[0], 1)
         chunk = max(1, WORKSPACE_BYTES // (row_bytes * block))  # blocks at a time
         for first in range(0, n_blocks, chunk):

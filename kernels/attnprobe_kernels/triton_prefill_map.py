@@ -56,7 +56,7 @@ def block_mass_kernel(
         b_l = b_l * tl.exp2(b_m - b_max) + tl.exp2(sink - b_max)
         b_m = b_max
     # A row that sees nothing has no mass; its total must not turn that into nan.
-    b_total = tl.where(b_l > 0, b_m + tl.log2(b_l), 0.0)  # base 2
+    b_total = tl.where(b_l == 0, 0.0, b_m + tl.log2(b_l))  # base 2
 
     p_out = out + i_program.to(tl.int64) * n_columns
     for i_s in range(n_spans):

@@ -146,9 +146,10 @@ def unit_lse_kernel(
     all_from = tl.max(tl.where(m_sees, b_lo, start), 0) - start
     all_to = tl.min(tl.where(m_sees, b_hi, stop), 0) - start
     # Edge tiles are narrow, so that ragged ends waste little and masks need few registers.
-    first = some_from // BE * BE
+    first = tl.minimum(some_from, tl.maximum(some_to, 0)) // BE * BE
     free_from = (all_from + BE - 1) // BE * BE
-    n_free = tl.maximum(all_to - free_from, 0) // BN
+    # Where no row sees anything, both bounds are the unit's ends the wrong way round: there is nothing to walk.
+    n_free = tl.where(some_from < some_to, tl.maximum(all_to - free_from, 0) // BN, 0)
     free_from = tl.where(n_free > 0, free_from, first)
     n_leading = (free_from - first) // BE
     free_to = free_from + n_free * BN

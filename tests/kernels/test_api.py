@@ -142,3 +142,32 @@ def test_empty_segments_need_no_keys():
     q, k = queries_and_keys(n_keys=20)
     lse = span_lse(q, k, Segments.from_bounds([(0, 0), (0, 20), (20, 20)], 20))
     assert torch.isneginf(lse[..., [0, 2]]).all()
+
+
+def test_keys_that_a_row_sees_need_an_owner():
+    q, k = torch.randn(1, 2, 3, 8), torch.randn(1, 1, 10, 8)
+    hidden = Segments.from_spans([[(0, 4)], [(6, 10)]], 10, hidden=[(4, 6)])
+    for operation in (span_lse, prefill_map):
+        with pytest.raises(ValueError, match="belong to no span"):
+            operation(q, k, hidden)
+
+
+def test_sinks_are_one_a_query_head():
+    q, k = torch.randn(1, 2, 3, 8), torch.randn(1, 1, 10, 8)
+    segments = Segments.from_bounds([(0, 10)], 10)
+    with pytest.raises(Exception, match=r"sinks|Hq"):
+        prefill_map(q, k, segments, sinks=torch.zeros(1))
+
+
+def test_a_mask_says_all_that_rows_see():
+    q, k = torch.randn(1, 2, 3, 8), torch.randn(1, 1, 10, 8)
+    with pytest.raises(ValueError, match="mask says what rows see"):
+        span_lse(q, k, Segments.from_bounds([(0, 10)], 10), mask=torch.ones(1, 1, 3, 10, dtype=torch.bool), window=3)
+
+
+def test_autocast_does_not_coarsen_the_result():
+    q, k = torch.randn(1, 2, 3, 64), torch.randn(1, 1, 100, 64)
+    segments = Segments.from_bounds([(0, 50), (50, 100)], 100)
+    wanted = span_lse(q, k, segments)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(span_lse(q, k, segments), wanted)

@@ -185,3 +185,30 @@ def test_no_rows_and_no_spans_with_keys():
     q, k = queries_and_keys(n_rows=1, n_keys=20)
     hidden = Segments.from_spans([[], []], 20, hidden=[(0, 20)])
     assert torch.isneginf(span_lse(q, k, hidden, visible=np.zeros((1, 1, 2), np.int32), backend="triton")).all()
+
+
+def count_products(monkeypatch, call):
+    """How many tiles a call multiplies, in the interpreter."""
+    from triton.runtime.interpreter import InterpreterBuilder
+
+    original, products = InterpreterBuilder.create_dot, []
+    monkeypatch.setattr(
+        InterpreterBuilder, "create_dot", lambda self, *a, **k: products.append(1) or original(self, *a, **k)
+    )
+    call()
+    monkeypatch.undo()
+    return len(products)
+
+
+def test_units_that_no_row_sees_are_skipped(monkeypatch):
+    q, k = torch.randn(1, 2, 4, 16), torch.randn(1, 1, 2048, 16)
+    segments = Segments.from_bounds([(start, start + 256) for start in range(0, 2048, 256)], n_keys=2048)
+
+    def products(visible):
+        table = torch.tensor([[visible] * 4], dtype=torch.int32)
+        return count_products(monkeypatch, lambda: span_lse(q, k, segments, visible=table, backend="triton"))
+
+    everything = products([0, 2048])
+    assert products([0, 0]) == 0
+    assert products([2040, 2048]) <= everything / 8
+    assert products([0, 1024]) <= everything * 0.6
