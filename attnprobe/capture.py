@@ -89,6 +89,37 @@ class LayerRows:
     magnitude: np.ndarray
 
 
+class _QueryRows:
+    """Query rows ``[B, Hq, A, D]`` of one layer, copied into a buffer that grows by doubling.
+
+    One small tensor a step would sit between the cache's large ones and keep the allocator from reusing their memory.
+    """
+
+    def __init__(self) -> None:
+        self.n_rows = 0
+        self._buffer: Tensor | None = None
+
+    def append(self, query: Tensor) -> None:
+        """Copy ``query`` behind the rows so far."""
+        stop = self.n_rows + query.shape[2]
+        if self._buffer is None or stop > self._buffer.shape[2]:
+            shape = list(query.shape)
+            shape[2] = max(64, 2 * stop)
+            grown = query.new_empty(shape)
+            if self._buffer is not None:
+                grown[:, :, : self.n_rows] = self._buffer[:, :, : self.n_rows]
+            self._buffer = grown
+        self._buffer[:, :, self.n_rows : stop] = query
+        self.n_rows = stop
+
+    def take(self, n_rows: int) -> Tensor:
+        """The first ``n_rows`` rows, or all there are; the buffer is let go."""
+        assert self._buffer is not None
+        rows = self._buffer[:, :, : min(n_rows, self.n_rows)]
+        self.n_rows, self._buffer = 0, None
+        return rows
+
+
 @dataclass
 class _Layer:
     module: nn.Module
@@ -98,7 +129,7 @@ class _Layer:
     tail: list[Tensor] = field(default_factory=list)
     tail_start: int = 0
     tail_stop: int = 0
-    queries: list[Tensor] = field(default_factory=list)
+    queries: _QueryRows = field(default_factory=_QueryRows)
     arguments: dict[str, Any] = field(default_factory=dict)
     parts: list[tuple[Tensor, np.ndarray]] = field(default_factory=list)  # lse, visible
     residuals: list[Residual] = field(default_factory=list)  # one a sample
@@ -394,7 +425,7 @@ class Capture:
             return
         if odd_mask is not None:
             raise CaptureError(f'{name} changed its kind of mask while decoding; measure with capture="live"')
-        layer.queries.append(query.detach().clone())
+        layer.queries.append(query.detach())
         if layer.source == "tail":
             layer.tail.append(key[:, :, layer.tail_stop - offset : self.n_seen - offset].detach().clone())
             layer.tail_stop = self.n_seen
@@ -495,16 +526,16 @@ class Capture:
         return results
 
     def _reduce_deferred(self, layer: _Layer, n_rows: int) -> None:
-        if not layer.queries:
+        if not layer.queries.n_rows:
             return
         name = f"{type(layer.module).__name__} (layer {layer.index})"
-        query = torch.cat(layer.queries, dim=2)[:, :, :n_rows]
+        query = layer.queries.take(n_rows)
         key = layer.cache_layer.keys if layer.source == "cache" else torch.cat(layer.tail, dim=2)
         offset = 0 if layer.source == "cache" else layer.tail_start
         rows = np.arange(self.first_row, self.first_row + query.shape[2])
         visible = self._intervals(layer, name, rows, offset, key.shape[2])
         self._reduce(layer, name, query, key, offset, visible, None)
-        layer.queries, layer.tail = [], []
+        layer.tail = []
 
     def _collect(self, layer: _Layer, n_rows: int) -> LayerRows:
         name = f"{type(layer.module).__name__} (layer {layer.index})"

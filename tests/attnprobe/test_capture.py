@@ -140,7 +140,7 @@ def test_decoding_is_deferred(name: str) -> None:
         generate(model, batch, max_new_tokens=9, pad_id=0)
         sources = {layer.source for layer in capture._layers.values()}
         assert sources <= {"cache", "tail"}
-        assert all(len(layer.queries) == 9 and not layer.parts for layer in capture._layers.values())
+        assert all(layer.queries.n_rows == 9 and not layer.parts for layer in capture._layers.values())
         capture.finish(9)
 
 

@@ -373,3 +373,10 @@ def test_another_prompt_has_another_row_checked(make_lm: Any, prompts: list[ap.P
     lm = make_lm()
     residuals = {ap.measure(lm, prompt, answer=[5, 6, 7]).residual for prompt in prompts}
     assert len(residuals) == 3
+
+
+def test_an_answer_longer_than_the_first_buffer(make_lm: Any, prompts: list[ap.Prompt]) -> None:
+    lm = make_lm()
+    run = ap.measure(lm, prompts[0], max_new_tokens=140)
+    assert len(run.answer_ids) == 140
+    assert_same_run(run, ap.measure(lm, prompts[0], answer=run.answer_ids))
