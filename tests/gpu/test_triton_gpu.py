@@ -240,7 +240,7 @@ def test_launches_of_a_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     segments = pieces(517)
     monkeypatch.setattr(JITFunction, "run", run)
     total = torch.logsumexp(span_lse(q, k, segments, backend="triton"), -1)
-    assert 1 <= len(launches) <= 2
+    assert len(launches) in (1, 2)
     launches.clear()
     column_mass(q, k, total, backend="triton")
-    assert 1 <= len(launches) <= 2
+    assert len(launches) in (1, 2)
