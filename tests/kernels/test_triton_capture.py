@@ -13,6 +13,7 @@ PROMPTS = ([5, 9, 31, 7, 2, 60, 44, 8, 13, 70, 21, 33], [17, 3, 88, 41, 6, 52])
 SPANS = (((0, 1),), ((1, 3), (5, 6)), ((3, 5),), ())
 
 
+@pytest.mark.usefixtures("triton_ready")
 @pytest.mark.parametrize("name", ["llama", "mistral", "gemma2", "gpt_oss", "llama4", "deepseek_v3"])
 @pytest.mark.parametrize("mode", ["deferred", "live"])
 def test_triton_gives_what_torch_gives(name, mode):
