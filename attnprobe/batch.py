@@ -118,18 +118,17 @@ def prefill_chunk_of(
     InputError
         A chunk was asked for, but the model does not go on from a cache of several tokens as it should.
     """
-    recurrent = has_recurrent_layers(lm.model)
     if chunk != "auto":
         if chunk is None or chunk >= n_tokens:
             return None
-        if recurrent and not continues_prefill(lm.model):
+        if has_recurrent_layers(lm.model) and not continues_prefill(lm.model):
             raise InputError(
                 f"prefill_chunk={chunk}: {type(lm.model).__name__} gives other outputs when its prompt is fed in "
                 "chunks (its recurrent state starts anew); use prefill_chunk=None"
             )
         return chunk
     implementation = implementation_of(lm.model)
-    if n_tokens <= AUTO_CHUNK or implementation.startswith("flash") or recurrent:
+    if n_tokens <= AUTO_CHUNK or implementation.startswith("flash") or has_recurrent_layers(lm.model):
         return None
     config = decoder_of(lm.model).config
     local = any(getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size"))

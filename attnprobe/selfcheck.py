@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -144,6 +145,11 @@ def _reference(lm: LanguageModel) -> str:
     return EAGER if lm.model.dtype == torch.float32 else DENSE
 
 
+def _dense(lm: LanguageModel, capture: Capture) -> AbstractContextManager[dict[int, list[Tensor]]]:
+    """The float64 masses of a capture's calls, where they are the reference; else nothing is computed."""
+    return dense_masses(lm.model, capture) if _reference(lm) == DENSE else nullcontext({})
+
+
 def _forced(lm: LanguageModel, sequences: list[list[int]], backend: str) -> dict[int, float]:
     batch = left_pad(sequences, lm.pad_id, lm.input_device)
     samples = [
@@ -152,7 +158,7 @@ def _forced(lm: LanguageModel, sequences: list[list[int]], backend: str) -> dict
     ]
     with (
         Capture(lm.model, samples, batch.ids.shape[1] - _ROWS, "live", backend) as capture,
-        dense_masses(lm.model, capture) as dense,
+        _dense(lm, capture) as dense,
     ):
         forced_logprobs(lm.model, batch, batch.ids[:, -1:].expand(-1, _ROWS))
         layers = capture.finish(_ROWS)
@@ -164,7 +170,7 @@ def _decoded(lm: LanguageModel, sequences: list[list[int]], backend: str) -> dic
     samples = [SampleSpans(0, len(ids), _spans(len(ids))) for ids in sequences]
     with (
         Capture(lm.model, samples, batch.ids.shape[1] - 1, "deferred", backend) as capture,
-        dense_masses(lm.model, capture) as dense,
+        _dense(lm, capture) as dense,
     ):
         generated = generate(lm.model, batch, max_new_tokens=_ROWS, pad_id=lm.pad_id, options={"min_new_tokens": _ROWS})
         layers = capture.finish(_ROWS)
