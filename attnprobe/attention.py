@@ -18,8 +18,11 @@ from torch import nn
 
 from attnprobe.errors import CaptureError
 
-Observer = Callable[[nn.Module, torch.Tensor, torch.Tensor, Any, dict[str, Any]], None]
-"""Called as ``observer(module, query, key, attention_mask, keyword_arguments)`` before the attention itself."""
+Observer = Callable[[nn.Module, torch.Tensor, torch.Tensor, torch.Tensor, Any, dict[str, Any]], Any]
+"""Called as ``observer(module, query, key, value, attention_mask, keyword_arguments)`` before the attention itself.
+
+Returns the mask that the attention is to use: the one it was given, unless it is there to change it.
+"""
 
 _lock = threading.RLock()
 _dispatchers: dict[str, _Dispatcher] = {}
@@ -85,7 +88,7 @@ class _Dispatcher:
         thread = threading.get_ident()
         observer = _observers.get((id(module), thread))
         if observer is not None:
-            observer(module, query, key, attention_mask, kwargs)
+            attention_mask = observer(module, query, key, value, attention_mask, kwargs)
         elif any(id(module) in family for family in _families.get(thread, ())):
             raise CaptureError(
                 f"{type(module).__name__} is part of the model and attends, but was not recognised as an attention "

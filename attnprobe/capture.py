@@ -324,7 +324,9 @@ class Capture:
             "model with another attn_implementation (sdpa or eager)"
         )
 
-    def observe(self, module: nn.Module, query: Tensor, key: Tensor, mask: Any, kwargs: dict[str, Any]) -> None:
+    def observe(
+        self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, kwargs: dict[str, Any]
+    ) -> Any:
         """Take one attention call, as :data:`attnprobe.attention.Observer` says."""
         begin = time.perf_counter()
         layer = self._layers[id(module)]
@@ -347,6 +349,7 @@ class Capture:
             rows = np.arange(first, self.n_seen)
             self._capture(layer, name, query[:, :, n_call_rows - len(rows) :], key, mask, rows, n_call_rows, kwargs)
         self.seconds += time.perf_counter() - begin
+        return mask
 
     def _note_arguments(self, layer: _Layer, name: str, key: Tensor, kwargs: dict[str, Any]) -> None:
         """Note what the layer does to its logits and which keys it keeps; refuse keys that are not one a token.

@@ -30,12 +30,15 @@ def dense_masses(model: nn.Module, capture: Capture) -> Iterator[dict[int, list[
     numbers = {id(module): layer for module, layer in layers}
     found: dict[int, list[Tensor]] = {}
 
-    def observe(module: nn.Module, query: Tensor, key: Tensor, mask: Any, kwargs: dict[str, Any]) -> None:
-        capture.observe(module, query, key, mask, kwargs)
+    def observe(
+        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, kwargs: dict[str, Any]
+    ) -> Any:
+        capture.observe(module, query, key, value, mask, kwargs)
         n_rows = min(query.shape[2], capture.n_seen - capture.first_row)
         if n_rows > 0:
             rows = slice(query.shape[2] - n_rows, query.shape[2])
             found.setdefault(numbers[id(module)], []).append(_masses(capture, query, key, mask, rows, kwargs))
+        return mask
 
     with observed(model, [module for module, _ in layers], observe, implementation_of(model)):
         yield found
