@@ -22,7 +22,7 @@ PYTEST := -m pytest -m "not gpu" -n $(JOBS) --dist loadfile
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help setup demo test lint format types newest floor triton-floor targets bench gpu-check clean
+.PHONY: help setup demo test lint format types newest floor triton-floor targets validate bench gpu-check clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -52,6 +52,9 @@ triton-floor: $(VENV)/triton-floor/.installed ## the Triton kernels' tests, with
 
 targets: setup ## compile every kernel variant for six GPU targets, without a GPU (about ten minutes)
 	PYTHONPATH=kernels $(PY) -m attnprobe_kernels.targets --all $(ARGS)
+
+validate: setup ## simulated studies of known truth: coverage and false alarms in 5000 repetitions (a minute)
+	OMP_NUM_THREADS=1 $(PY) -m attnprobe.validate $(ARGS)
 
 format: setup ## format, and fix what ruff can fix
 	$(PY) -m ruff format .
