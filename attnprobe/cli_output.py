@@ -1,0 +1,59 @@
+"""How every command ends: results on standard output, one line for an error, and an exit status."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+
+from attnprobe.errors import CaptureError, InputError
+from attnprobe.terminal import say
+
+
+@contextmanager
+def reported() -> Iterator[None]:
+    """Turn what the user can mend into one line and exit status 2, and Ctrl-C into 130; bugs keep their traceback."""
+    try:
+        yield
+    except (InputError, CaptureError) as error:
+        say(f"error: {_in_options(str(error))}")
+        raise typer.Exit(2) from error
+    except MemoryError as error:
+        say(_out_of_memory(error))
+        raise typer.Exit(2) from error
+    except KeyboardInterrupt:
+        say("interrupted")
+        raise typer.Exit(130) from None
+    except RuntimeError as error:
+        # torch's own class; comparing names spares an import of torch.
+        if type(error).__name__ != "OutOfMemoryError":
+            raise
+        say(_out_of_memory(error))
+        raise typer.Exit(2) from error
+
+
+def _in_options(message: str) -> str:
+    """An error's remedy in terms of the command line, on one line."""
+    named = re.sub(r"\b(beyond_window|strict|trust_remote_code)=True", lambda m: f"--{m[1].replace('_', '-')}", message)
+    return " ".join(named.split())
+
+
+def _out_of_memory(error: BaseException) -> str:
+    return (
+        f"error: out of memory ({' '.join(str(error).split())[:200]}); try --prefill-chunk 1024, --batch-size 1, or "
+        "--dtype bfloat16; runs that were finished are kept"
+    )
+
+
+def print_json(value: Any) -> None:
+    """Print a result on standard output as JSON."""
+    print(json.dumps(value, indent=1, allow_nan=False))
+
+
+def print_lines(lines: list[str]) -> None:
+    """Print a result on standard output, for people."""
+    print("\n".join(lines))

@@ -1,0 +1,58 @@
+"""Types of config values that several kinds share. Imports pydantic: only for modules that define a config."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationInfo
+
+_UNITS = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+
+
+class Config(BaseModel):
+    """What the models of all kinds have in common: unknown keys and silent conversions are refused.
+
+    Every field has a description, and one without a default an example: ``attnprobe run --explain`` prints them.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, hide_input_in_errors=True)
+
+    kind: str
+
+
+def _placed(path: Path, info: ValidationInfo) -> Path:
+    """A path as seen from the config file; one given as an option stays as seen from the current folder."""
+    places = info.context or {}
+    if info.field_name in places.get("options", ()):
+        return path.expanduser()
+    return places.get("folder", Path()) / path.expanduser()
+
+
+def _placed_model(name: str, info: ValidationInfo) -> str:
+    """A model that is written as a path (with ``./``, ``../``, ``~`` or ``/`` in front), as seen from the file."""
+    return str(_placed(Path(name), info)) if re.match(r"[~/]|\.\.?[/\\]", name) else name
+
+
+def n_bytes(text: str) -> int:
+    """``2 GB`` as a number of bytes, in decimal units."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kMGT]?B)\s*", text)
+    if match is None:
+        raise ValueError('must be a size like "2 GB" or "500 MB"')
+    return round(float(match[1]) * _UNITS[match[2]])
+
+
+def _sized(text: str) -> str:
+    n_bytes(text)
+    return text
+
+
+ConfigPath = Annotated[Path, AfterValidator(_placed)]
+"""A file or folder; relative to the config file."""
+
+ConfigModel = Annotated[str, AfterValidator(_placed_model)]
+"""A model as ``attnprobe.load`` takes it; a path that begins with ``./`` or ``../`` is relative to the config file."""
+
+Size = Annotated[str, AfterValidator(_sized)]
+"""A number of bytes as text; see ``n_bytes``."""
