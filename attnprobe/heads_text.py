@@ -1,0 +1,129 @@
+"""The lines that a terminal shows of a model's heads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attnprobe.heads import NEAR
+from attnprobe.terminal import count, decimal, fit, percent, table, wrapped
+
+if TYPE_CHECKING:
+    from attnprobe.estimates import Interval
+    from attnprobe.heads_command import HeadsResult
+
+SCORE_NAMES = {
+    "retrieval": "retrieval score",
+    "in_needle": "part of rows whose heaviest key is in the needle",
+    "advantage": "advantage of the gold document (nats)",
+    "sink": "mass of sinks",
+    "locality": f"part of the mass within {NEAR} tokens",
+    "distance": "log2 of the median distance (tokens)",
+}
+"""How results name the scores."""
+
+_IN_NATS_OR_DOUBLINGS = ("advantage", "distance")
+
+_NEEDLES = {
+    "document": "the gold document",
+    "sentence": "the sentence that holds the answer",
+    "answer": "the answer's words in the gold document",
+}
+
+
+def heads_lines(result: HeadsResult) -> list[str]:
+    """What ``attnprobe heads`` prints."""
+    scores, selection = result.scores, result.selection
+    n_layers, n_heads = scores.retrieval.shape[1:]
+    lines = [
+        *wrapped(f"{result.model}: {SCORE_NAMES[selection.by]} of {n_layers} x {n_heads} heads"),
+        *wrapped(
+            f"{count(len(scores.questions), 'question')} x {count(int(scores.n_orders.max()), 'random order')}; "
+            f"needle: {_NEEDLES[result.options.needle]}. {_answers(result)}"
+        ),
+        "",
+    ]
+    if selection.heads:
+        halves = f"{len(selection.chosen_on)} and {len(selection.held_out)} questions"
+        lines += [
+            *_table(result),
+            *wrapped(
+                f"Heads are chosen on one half of the questions and judged on the other ({halves}). Brackets: "
+                f"{percent(selection.heads[0].held_out.level, 0)}, each head by itself; p: against heads drawn at "
+                "random, Holm's method over those chosen."
+            ),
+            *(_together(result) if selection.held_out else []),
+        ]
+    if selection.reason:
+        lines += wrapped(selection.reason)
+    if result.incomplete:
+        id, why = next(iter(result.incomplete.items()))
+        left = count(len(result.incomplete), "question")
+        lines += wrapped(f"left out: {left}, as a cell failed, e.g. {fit(f'{id}: {why}', 300).rstrip()}")
+    return lines
+
+
+def _answers(result: HeadsResult) -> str:
+    scores = result.scores
+    recalled, measured = int(scores.n_recalled.sum()), int(scores.n_orders.sum())
+    if result.options.answers == "file":
+        return (
+            "Answers are forced, so all recall the needle by themselves; published retrieval scores are of the model's "
+            "own answers (--answers generate)."
+        )
+    return (
+        f"Answers are the model's own; {recalled} of {measured} recall the needle (hold the answer, or more than half "
+        "of the needle's tokens), and retrieval is scored on these."
+    )
+
+
+def _table(result: HeadsResult) -> list[str]:
+    scores = result.scores
+    means = {name: scores.mean(name) for name in ("in_needle", "sink", "locality")}
+    row_of = {layer: row for row, layer in enumerate(scores.layers)}
+    digits = _digits(result)
+    rows = []
+    for one in result.selection.heads:
+        place = row_of[one.layer], one.head
+        rows.append(
+            [
+                str(one.layer),
+                str(one.head),
+                decimal(one.chosen_on, digits),
+                _interval(one.held_out, digits),
+                _p(one.p),
+                *(percent(float(mean[place]), 0) for mean in means.values()),
+            ]
+        )
+    header = ["layer", "head", "chosen on", "held out", "p", "in needle", "sinks", "near"]
+    return table(header, rows, [True] * 3 + [False] + [True] * 4)
+
+
+def _together(result: HeadsResult) -> list[str]:
+    selection, digits = result.selection, _digits(result)
+    chosen_on = float(np.mean([one.chosen_on for one in selection.heads]))
+    text = (
+        f"{count(len(selection.heads), 'chosen head')} together: {decimal(chosen_on, digits)} where chosen, "
+        f"{_interval(selection.together, digits)} held out; all others {_interval(selection.others, digits)}"
+    )
+    return wrapped(text, indent="  ")
+
+
+def _digits(result: HeadsResult) -> int:
+    return 2 if result.selection.by in _IN_NATS_OR_DOUBLINGS else 3
+
+
+def _interval(interval: Interval | None, digits: int) -> str:
+    if interval is None or interval.estimate is None:
+        return "-"
+    estimate = decimal(interval.estimate, digits)
+    if interval.low is None or interval.high is None:
+        return estimate
+    return f"{estimate} [{decimal(interval.low, digits)}, {decimal(interval.high, digits)}]"
+
+
+def _p(p: float | None) -> str:
+    if p is None:
+        return "-"
+    return "<0.001" if p < 0.001 else decimal(p, 3)
