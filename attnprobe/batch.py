@@ -11,15 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import torch
 
-from attnprobe.capture import (
-    Capture,
-    CaptureMode,
-    LayerRows,
-    SampleSpans,
-    decoder_of,
-    implementation_of,
-    uses_interface,
-)
+from attnprobe.architecture import decoder_of, implementation_of, uses_interface
+from attnprobe.capture import Capture, CaptureMode
 from attnprobe.decoding import (
     Batch,
     Progress,
@@ -32,10 +25,14 @@ from attnprobe.decoding import (
 )
 from attnprobe.errors import CaptureError, InputError
 from attnprobe.fallback import EagerCapture
+from attnprobe.layer_rows import LayerRows
 from attnprobe.manifest import describe
+from attnprobe.prefix_cache import PrefixCache, lent
 from attnprobe.prompt import EncodedPrompt, Prompt
+from attnprobe.row_block import SampleSpans
 from attnprobe.run import Run
-from attnprobe.spans import Span
+from attnprobe.run_extras import extra_fields
+from attnprobe.spans import Span, question_tokens
 
 if TYPE_CHECKING:
     from attnprobe.models import LanguageModel
@@ -64,6 +61,9 @@ class Options:
     do_sample: bool
     seed: int | None
     backend: str
+    extras: Sequence[str]
+    secondary_sinks: Sequence[int]
+    prefix: PrefixCache | None
     generation: dict[str, Any]
 
 
@@ -93,14 +93,35 @@ def _samples(items: Sequence[Item], batch: Batch) -> list[SampleSpans]:
             item.encoded.n_tokens,
             spans + ((),) * (n_spans - len(spans)),
             seed=zlib.crc32(np.array(item.encoded.token_ids).tobytes()),
+            # Forced answers end together, so that a shorter one starts later.
+            first_row=0 if item.answer_ids is None else batch.ids.shape[1] - len(item.answer_ids),
+            sinks=tuple(i for i, span in enumerate(item.encoded.spans) if span.kind == "sink"),
+            question=question_tokens(item.encoded.spans),
         )
         for item, pad, spans in zip(items, batch.pads, padded, strict=True)
     ]
 
 
-def _capture(lm: LanguageModel, samples: list[SampleSpans], first_row: int, options: Options) -> Any:
+def _capture(
+    lm: LanguageModel,
+    samples: list[SampleSpans],
+    first_row: int,
+    options: Options,
+    *,
+    n_before: int = 0,
+    stops: frozenset[int] = frozenset(),
+) -> Any:
     if uses_interface(lm.model):
-        return Capture(lm.model, samples, first_row, options.capture, options.backend)
+        return Capture(
+            lm.model,
+            samples,
+            first_row,
+            options.capture,
+            options.backend,
+            n_before=n_before,
+            extras=options.extras,
+            stops=stops,
+        )
     return EagerCapture(lm.model, samples, first_row)
 
 
@@ -142,13 +163,13 @@ def run_batch(lm: LanguageModel, items: list[Item], options: Options, progress: 
     forced = items[0].answer_ids is not None
     passes = _forced_batch if forced else _generated_batch
     with torch.no_grad():
-        batch, capture, layers, answers, logprobs, chunk = passes(lm, items, options, progress)
+        batch, capture, layers, answers, logprobs, feeding = passes(lm, items, options, progress)
     n_rows = max(len(ids) for ids in answers)
     for number, item in enumerate(items):
         ids = answers[number]
         # Forced answers end together, generated ones start together.
         rows = slice(n_rows - len(ids), n_rows) if forced else slice(0, len(ids))
-        yield _run_of(lm, item, number, ids, logprobs[number], rows, layers, capture, batch, chunk, options, about)
+        yield _run_of(lm, item, number, ids, logprobs[number], rows, layers, capture, batch, feeding, options, about)
 
 
 def _forced_batch(lm: LanguageModel, items: list[Item], options: Options, progress: Progress | None) -> Any:
@@ -163,13 +184,19 @@ def _forced_batch(lm: LanguageModel, items: list[Item], options: Options, progre
     samples = _samples(items, batch)
     # Rows before a shorter answer, and the last own row, predict nothing of interest: any id, cut off again below.
     targets = torch.tensor([[lm.pad_id] * (n_rows - len(ids)) + list(ids) + [lm.pad_id] * own_rows for ids in answers])
-    chunk = prefill_chunk_of(lm, n_tokens, batch.is_padded, options.prefill_chunk)
-    # Closing twice: an interrupt may arrive on the way into the first.
-    with closing(_capture(lm, samples, n_tokens - n_rows, options)) as capture, capture:
-        scored = forced_logprobs(lm.model, batch, targets, chunk, progress)
-        layers = capture.finish(n_rows)
+    first_wanted = n_tokens - targets.shape[1]
+    if "question" in options.extras and samples[0].question is not None:
+        first_wanted = min(first_wanted, samples[0].pad + samples[0].question[0])
+    with lent(options.prefix, lm.model, fed[0], first_wanted) as (cache, n_before):
+        # Rows behind cached keys need a mask, as padded ones do.
+        masked = batch.is_padded or n_before > 0
+        chunk = prefill_chunk_of(lm, n_tokens - n_before, masked, options.prefill_chunk)
+        # Closing twice: an interrupt may arrive on the way into the first.
+        with closing(_capture(lm, samples, n_tokens - n_rows, options, n_before=n_before)) as capture, capture:
+            scored = forced_logprobs(lm.model, batch, targets, chunk, progress, cache, n_before)
+            layers = _finish(capture, answers)
     logprobs = [row[n_rows - len(ids) : n_rows].numpy() for row, ids in zip(scored, answers, strict=True)]
-    return batch, capture, layers, answers, logprobs, chunk
+    return batch, capture, layers, answers, logprobs, {"prefill_chunk": chunk, "reused_tokens": n_before}
 
 
 def _generated_batch(lm: LanguageModel, items: list[Item], options: Options, progress: Progress | None) -> Any:
@@ -178,7 +205,8 @@ def _generated_batch(lm: LanguageModel, items: list[Item], options: Options, pro
     samples = _samples(items, batch)
     own_rows = options.rows == "answer"
     chunk = prefill_chunk_of(lm, n_tokens, batch.is_padded, options.prefill_chunk)
-    with closing(_capture(lm, samples, n_tokens - 1 + own_rows, options)) as capture, capture:
+    stops = stop_ids(lm.model, options.generation)
+    with closing(_capture(lm, samples, n_tokens - 1 + own_rows, options, stops=stops)) as capture, capture:
         generated = generate(
             lm.model,
             batch,
@@ -191,11 +219,17 @@ def _generated_batch(lm: LanguageModel, items: list[Item], options: Options, pro
             progress=progress,
             options=options.generation,
         )
-        stops = stop_ids(lm.model, options.generation)
         answers = [_cut(row.tolist(), stops, options.include_eos) for row in generated.tokens]
-        layers = capture.finish(max(len(ids) for ids in answers))
+        layers = _finish(capture, answers)
     logprobs = [row[: len(ids)].numpy() for row, ids in zip(generated.logprobs, answers, strict=True)]
-    return batch, capture, layers, answers, logprobs, chunk
+    return batch, capture, layers, answers, logprobs, {"prefill_chunk": chunk, "reused_tokens": 0}
+
+
+def _finish(capture: Capture | EagerCapture, answers: Sequence[Sequence[int]]) -> list[LayerRows]:
+    counts = [len(ids) for ids in answers]
+    if isinstance(capture, Capture):
+        return capture.finish(max(counts), counts)
+    return capture.finish(max(counts))
 
 
 def _cut(ids: list[int], stops: frozenset[int], include_eos: bool) -> tuple[int, ...]:
@@ -216,7 +250,7 @@ def _run_of(
     layers: list[LayerRows],
     capture: Capture | EagerCapture,
     batch: Batch,
-    chunk: int | None,
+    feeding: dict[str, int | None],
     options: Options,
     about: dict[str, Any],
 ) -> Run:
@@ -266,6 +300,12 @@ def _run_of(
         )
     if item.answer_ids is None and len(answer_ids) == 1 and answer_ids[0] in stop_ids(lm.model, options.generation):
         warnings.append("the model ended its answer at once: the one row measured predicts the end of sequence")
+    first_row = n_prompt - (options.rows == "predicting")
+    fields = extra_fields(
+        order, sample, rows, columns, row_mass, batch.pads[sample], n_prompt + len(answer_ids), first_row
+    )
+    if "question" in options.extras and "question_mass" not in fields:
+        warnings.append("the prompt has no question of its own, so no question rows were measured")
     run = Run(
         mass=row_mass.mean(axis=2, dtype=np.float64).astype(np.float32),
         row_mass=row_mass,
@@ -288,8 +328,9 @@ def _run_of(
             "capture": {
                 "mode": "eager weights" if eager else options.capture,
                 "backend": options.backend,
+                "extras": list(options.extras),
                 "answer": "generated" if item.answer_ids is None else "forced",
-                "prefill_chunk": chunk,
+                **feeding,
                 "batch": len(batch.pads),
                 "padding": batch.pads[sample],
                 "seconds": round(capture.seconds, 6),
@@ -307,6 +348,7 @@ def _run_of(
             if item.answer_ids is None
             else None,
         },
+        **fields,
     )
     return run if options.keep_rows else replace(run, row_mass=None, row_total=None)
 

@@ -7,22 +7,32 @@ as attention saw them (latent or quantised caches, no cache at all) are captured
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from attnprobe.attention import observed, observer_of, uses_attention_interface
+from attnprobe.architecture import (
+    attention_layers,
+    implementation_of,
+    linear_modules,
+    linear_weight,
+    refuse_unmeasurable,
+)
+from attnprobe.attention import observed, observer_of
 from attnprobe.errors import CaptureError
+from attnprobe.extras import output_factor, span_masses
 from attnprobe.interrupts import uninterrupted
-from attnprobe.reference import Residual, sampled_residual
+from attnprobe.layer_rows import LayerRows, LayerState
+from attnprobe.reduction import collect, reduce_block, with_sink
+from attnprobe.reference import attention_output, sampled_residual
+from attnprobe.row_block import RowBlock, SampleSpans, weighted_rows
 from attnprobe.visibility import (
     float_mask,
     is_interval,
@@ -35,177 +45,14 @@ from attnprobe_kernels import Segments, span_lse, visible_intervals
 
 CaptureMode = Literal["deferred", "live"]
 
-
-@dataclass(frozen=True)
-class SampleSpans:
-    """One sample of a batch: its left padding and the token ranges of its prompt's spans.
-
-    Slots count from the left edge of the padded batch. What follows the prompt is one more span: the answer.
-    """
-
-    pad: int
-    n_prompt: int
-    spans: tuple[tuple[tuple[int, int], ...], ...]
-    seed: int = 0
-    """Draws the row that is checked in each layer."""
-
-    def segments(self, offset: int, n_columns: int) -> Segments:
-        """Owners of the key columns that stand for slots ``[offset, offset + n_columns)``; the answer is last."""
-        end = offset + n_columns
-        ranges = [
-            [(start + self.pad, min(stop + self.pad, end)) for start, stop in span if start + self.pad < end]
-            for span in self.spans
-        ]
-        answer = [(self.pad + self.n_prompt, end)]
-        return Segments.from_spans([*ranges, answer], n_keys=end, hidden=[(0, self.pad)]).clip(offset, n_columns)
-
-
-@dataclass(frozen=True)
-class LayerRows:
-    """What one layer gave.
-
-    Parameters
-    ----------
-    layer
-        The model's index of the layer.
-    lse
-        float32 ``[B, Hq, A, S]`` on the CPU: prompt spans, then the answer, then the learned sink if there is one.
-    visible
-        int64 ``[B, A, S]``: keys of each span that each row sees; 0 for a learned sink, which is no key.
-    has_sink
-        Whether the last span is a learned sink.
-    residual
-        float64 ``[B]``: absolute difference, nats, between the log-add over spans and an independent float64 total, for
-        one row of each sample.
-    magnitude
-        float64 ``[B]``: size of that total, nats. float32 logits of this size carry rounding errors in proportion.
-    """
-
-    layer: int
-    lse: Tensor
-    visible: np.ndarray
-    has_sink: bool
-    residual: np.ndarray
-    magnitude: np.ndarray
-
-
-class _QueryRows:
-    """Query rows ``[B, Hq, A, D]`` of one layer, copied into a buffer that grows by doubling.
-
-    One small tensor a step would sit between the cache's large ones and keep the allocator from reusing their memory.
-    """
-
-    def __init__(self) -> None:
-        self.n_rows = 0
-        self._buffer: Tensor | None = None
-
-    def append(self, query: Tensor) -> None:
-        """Copy ``query`` behind the rows so far."""
-        stop = self.n_rows + query.shape[2]
-        if self._buffer is None or stop > self._buffer.shape[2]:
-            shape = list(query.shape)
-            shape[2] = max(64, 2 * stop)
-            grown = query.new_empty(shape)
-            if self._buffer is not None:
-                grown[:, :, : self.n_rows] = self._buffer[:, :, : self.n_rows]
-            self._buffer = grown
-        self._buffer[:, :, self.n_rows : stop] = query
-        self.n_rows = stop
-
-    def take(self, n_rows: int) -> Tensor:
-        """The first ``n_rows`` rows, or all there are; the buffer is let go."""
-        assert self._buffer is not None
-        rows = self._buffer[:, :, : min(n_rows, self.n_rows)]
-        self.n_rows, self._buffer = 0, None
-        return rows
-
-
-@dataclass
-class _Layer:
-    module: nn.Module
-    index: int
-    source: str | None = None  # of a deferred layer's keys: "cache", "tail" or, captured live, "live"
-    cache_layer: Any = None
-    tail: list[Tensor] = field(default_factory=list)
-    tail_start: int = 0
-    tail_stop: int = 0
-    queries: _QueryRows = field(default_factory=_QueryRows)
-    arguments: dict[str, Any] = field(default_factory=dict)
-    parts: list[tuple[Tensor, np.ndarray]] = field(default_factory=list)  # lse, visible
-    residuals: list[Residual] = field(default_factory=list)  # one a sample
-    entered: int = 0
-    observed: int = 0
-    last_call: int = 0
-
-
-def decoder_of(model: nn.Module) -> nn.Module:
-    """The text decoder of a model that may have vision or audio towers beside it; else the model itself."""
-    get_decoder = getattr(model, "get_decoder", None)
-    decoder = get_decoder() if callable(get_decoder) else None
-    # Some models call another part of theirs "decoder": one without layers is not meant.
-    return decoder if isinstance(decoder, nn.Module) and hasattr(decoder, "config") else model
-
-
-def attention_layers(model: nn.Module) -> list[tuple[nn.Module, int]]:
-    """The decoder's modules that look their attention function up in transformers' registry, with their layers."""
-    named = [(name, module) for name, module in decoder_of(model).named_modules() if uses_attention_interface(module)]
-    return [(module, layer_index(module, name, number)) for number, (name, module) in enumerate(named)]
-
-
-def implementation_of(model: nn.Module) -> str:
-    """Name of the attention implementation that the text decoder uses."""
-    config = getattr(decoder_of(model), "config", None) or model.config
-    return str(getattr(config, "_attn_implementation", None) or "eager")
-
-
-def uses_interface(model: nn.Module) -> bool:
-    """Whether the model's layers call an attention function that can be wrapped where it is.
-
-    GPT-2's upcast option goes past the interface in eager attention.
-    """
-    layers = attention_layers(model)
-    upcast = implementation_of(model) == "eager" and any(
-        getattr(module, "reorder_and_upcast_attn", False) for module, _ in layers
-    )
-    return bool(layers) and not upcast
-
-
-def refuse_unmeasurable(model: nn.Module) -> None:
-    """Raise for models whose attention calls cannot be read where they run.
-
-    Raises
-    ------
-    CaptureError
-        The model is in training mode, compiled, or its heads are sharded over processes.
-    """
-    name = type(model).__name__
-    if any(module.training for module in model.modules()):
-        raise CaptureError(
-            f"{name} is in training mode, or a part of it is, where attention has dropout; call model.eval()"
-        )
-    compiled = isinstance(model, torch._dynamo.eval_frame.OptimizedModule)
-    if compiled or any(module._compiled_call_impl is not None for module in model.modules()):
-        raise CaptureError(f"{name} is compiled, which hides its attention calls; measure the model before compiling")
-    if (getattr(model, "_tp_size", None) or 1) > 1:
-        raise CaptureError(
-            f"{name} has its heads sharded over {model._tp_size} processes (tensor parallelism); "
-            'load it with device_map="auto" instead'
-        )
+VALUE_TOLERANCE = 0.03
+"""How far, relatively, an output projection's input may be from the attention output computed here (low precision)."""
 
 
 def _cache_type() -> type[Any]:
     from transformers import Cache
 
     return Cache
-
-
-def layer_index(module: nn.Module, name: str, number: int) -> int:
-    """The layer that an attention module belongs to: as it says, or as its name in the model says, or by its order."""
-    index = getattr(module, "layer_idx", None)
-    if isinstance(index, int) and index >= 0:
-        return index
-    in_name = re.search(r"(?:^|\.)(\d+)(?:\.|$)", name)
-    return int(in_name[1]) if in_name else number
 
 
 class Capture:
@@ -223,6 +70,12 @@ class Capture:
         ``deferred`` or ``live``.
     backend
         Of :func:`attnprobe_kernels.span_lse`.
+    n_before
+        Slots whose keys are in the cache already when the first call comes.
+    extras
+        Which of :data:`attnprobe.extras.EXTRAS` to reduce as well.
+    stops
+        Ids of the tokens that end a generated answer; empty for a forced one, which may hold them.
 
     Raises
     ------
@@ -237,21 +90,35 @@ class Capture:
         first_row: int,
         mode: CaptureMode = "deferred",
         backend: str = "auto",
+        *,
+        n_before: int = 0,
+        extras: Sequence[str] = (),
+        stops: frozenset[int] = frozenset(),
     ) -> None:
         refuse_unmeasurable(model)
         self.samples = tuple(samples)
         self.first_row = first_row
         self.mode = mode
         self.backend = backend
+        self.extras = frozenset(extras)
+        self.stops = stops
         self.seconds = 0.0  # spent here, not in the model
         self.warnings: list[str] = []
         self._model = model
         self._thread = threading.get_ident()
         self._stack = ExitStack()
-        self.n_seen = 0
-        """Slots fed to the model so far."""
+        self.n_seen = n_before
+        """Slots whose keys the model has: those fed so far, and those in the cache before."""
         self._call = 0
         self._call_start = 0
+        self._first_rows = np.array([max(first_row, sample.first_row) for sample in self.samples])
+        self._stop_rows = np.full(len(self.samples), np.iinfo(np.int64).max)
+        """Slot behind each sample's last row, once its end is known."""
+        asking = [sample for sample in self.samples if sample.question is not None and "question" in self.extras]
+        self._question = (
+            min((sample.pad + sample.question[0] for sample in asking if sample.question), default=0),
+            max((sample.pad + sample.question[1] for sample in asking if sample.question), default=0),
+        )
         self._call_memo: dict[Any, Any] = {}  # what layers of one forward call share
         self._cache: Any = None
         self._cache_type = _cache_type()
@@ -261,7 +128,9 @@ class Capture:
                 f"{type(model).__name__} does not use transformers' attention interface; "
                 "measure() falls back to its eager weights"
             )
-        self._layers = {id(module): _Layer(module, index) for module, index in layers}
+        self._layers = {id(module): LayerState(module, index) for module, index in layers}
+        self._projections: dict[int, LayerState] = {}
+        """By linear module: the layer that it is part of, and may be the output projection of."""
 
     def __enter__(self) -> Capture:
         with uninterrupted(), ExitStack() as stack:
@@ -270,6 +139,9 @@ class Capture:
             for layer in self._layers.values():
                 stack.callback(layer.module.register_forward_pre_hook(self._on_enter, with_kwargs=True).remove)
                 stack.callback(layer.module.register_forward_hook(self._on_leave).remove)
+                for linear in linear_modules(layer.module) if "values" in self.extras else ():
+                    self._projections[id(linear)] = layer
+                    stack.callback(linear.register_forward_pre_hook(self._on_linear).remove)
             modules = [layer.module for layer in self._layers.values()]
             stack.enter_context(
                 observed(self._model, modules, self.observe, implementation_of(self._model)),
@@ -300,6 +172,20 @@ class Capture:
         self._call_start = self.n_seen
         self.n_seen += tokens.shape[1]
         self._call_memo = {}
+        if "columns" in self.extras and self.stops:
+            self._note_ends(tokens)
+
+    def _note_ends(self, tokens: Tensor) -> None:
+        """Note which samples have ended by the tokens ``[B, n]`` of this call."""
+        ends = np.isin(tokens.cpu().numpy(), list(self.stops))
+        for number, sample in enumerate(self.samples):
+            first = sample.pad + sample.n_prompt
+            found = np.flatnonzero(ends[number, max(0, first - self._call_start) :])
+            if len(found):
+                slot = max(first, self._call_start) + int(found[0])
+                # The row that predicts a token comes one slot before the token's own.
+                stop = slot if self.first_row < first else slot + 1
+                self._stop_rows[number] = min(self._stop_rows[number], stop)
 
     def _on_enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._elsewhere():
@@ -312,17 +198,40 @@ class Capture:
         if self._elsewhere():
             return
         layer = self._layers[id(module)]
-        if layer.observed == layer.entered:
-            return
         name = f"{type(module).__name__} (layer {layer.index})"
-        if observer_of(module) != self.observe:
+        if layer.observed != layer.entered:
+            if observer_of(module) != self.observe:
+                raise CaptureError(
+                    f"{name} is being measured by another measurement inside this one; measure a model once at a time"
+                )
             raise CaptureError(
-                f"{name} is being measured by another measurement inside this one; measure a model once at a time"
+                f"{name} ran without calling the attention function of {implementation_of(self._model)!r}; load the "
+                "model with another attn_implementation (sdpa or eager)"
             )
-        raise CaptureError(
-            f"{name} ran without calling the attention function of {implementation_of(self._model)!r}; load the "
-            "model with another attn_implementation (sdpa or eager)"
-        )
+        if layer.attended is not None and layer.factor is None:
+            raise CaptureError(
+                f'{name}: extras "values" needs the output projection, but no plain linear layer inside it was given '
+                "the attention output as it is (a gate or norm lies between, the weights are quantised, or the "
+                'projection is elsewhere); measure without "values"'
+            )
+        begin = time.perf_counter()
+        for reduce in layer.waiting:
+            reduce()
+        layer.waiting = []
+        self.seconds += time.perf_counter() - begin
+
+    def _on_linear(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        """Find a layer's output projection: the linear module that is given what attention gave."""
+        layer = self._projections[id(module)]
+        if self._elsewhere() or layer.attended is None or layer.factor is not None or not args:
+            return
+        n_heads, head, expected = layer.attended
+        size = len(expected)
+        if args[0].shape[-1] != n_heads * size:
+            return
+        found = args[0].reshape(-1, n_heads * size)[-1, head * size : (head + 1) * size].to(expected)
+        if float((found - expected).norm()) <= VALUE_TOLERANCE * float(expected.norm()):
+            layer.factor = output_factor(linear_weight(module), n_heads)
 
     def observe(
         self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, kwargs: dict[str, Any]
@@ -338,20 +247,17 @@ class Capture:
             )
         layer.last_call = self._call
         self._note_arguments(layer, name, key, kwargs)
-        n_call_rows = query.shape[2]
+        asked = (query, key, value if "values" in self.extras else None)
         first = max(self.first_row, self._call_start)
         if first < self.n_seen:
-            if self.n_seen - n_call_rows > first:
-                raise CaptureError(
-                    f"{name} was given {n_call_rows} of the {self.n_seen - first} rows to capture; such an "
-                    "architecture cannot be measured with a forced answer"
-                )
-            rows = np.arange(first, self.n_seen)
-            self._capture(layer, name, query[:, :, n_call_rows - len(rows) :], key, mask, rows, n_call_rows, kwargs)
+            self._capture(layer, name, self._block(layer, name, *asked, mask, np.arange(first, self.n_seen), kwargs))
+        first, stop = max(self._question[0], self._call_start), min(self._question[1], self.n_seen)
+        if first < stop:
+            self._capture_question(layer, name, self._block(layer, name, *asked, mask, np.arange(first, stop), kwargs))
         self.seconds += time.perf_counter() - begin
         return mask
 
-    def _note_arguments(self, layer: _Layer, name: str, key: Tensor, kwargs: dict[str, Any]) -> None:
+    def _note_arguments(self, layer: LayerState, name: str, key: Tensor, kwargs: dict[str, Any]) -> None:
         """Note what the layer does to its logits and which keys it keeps; refuse keys that are not one a token.
 
         At every call: behind a window there are fewer keys than tokens, so that an excess no longer shows.
@@ -380,7 +286,7 @@ class Capture:
             self._call_memo[key] = make()
         return self._call_memo[key]
 
-    def _intervals(self, layer: _Layer, name: str, rows: np.ndarray, offset: int, n_columns: int) -> np.ndarray:
+    def _intervals(self, layer: LayerState, name: str, rows: np.ndarray, offset: int, n_columns: int) -> np.ndarray:
         window, chunk = layer.arguments["window"], layer.arguments["chunk"]
 
         def make() -> np.ndarray:
@@ -390,48 +296,95 @@ class Capture:
             except ValueError as error:
                 raise CaptureError(f"{name}: {error}") from error
 
-        return self._memo(("visible", len(rows), offset, n_columns, window, chunk), make)
+        return self._memo(("visible", int(rows[0]), len(rows), offset, n_columns, window, chunk), make)
 
-    def _capture(
+    def _block(
         self,
-        layer: _Layer,
+        layer: LayerState,
         name: str,
         query: Tensor,
         key: Tensor,
+        value: Tensor | None,
         mask: Any,
-        rows: np.ndarray,
-        n_call_rows: int,
+        slots: np.ndarray,
         kwargs: dict[str, Any],
-    ) -> None:
-        """Reduce, or keep for later, the captured rows of one attention call."""
-        n_columns = key.shape[2]
+    ) -> RowBlock:
+        """The wanted rows ``slots`` of one attention call, with what they see."""
+        n_columns, n_call_rows = key.shape[2], query.shape[2]
+        first, stop = (int(slot) - self.n_seen + n_call_rows for slot in (slots[0], slots[-1] + 1))
+        if first < 0:
+            raise CaptureError(
+                f"{name} was given {n_call_rows} of the {self.n_seen - int(slots[0])} rows to capture; such an "
+                'architecture cannot be measured with a forced answer, nor with the extra "question"'
+            )
         offset = max(0, self.n_seen - n_columns)
-        visible = self._intervals(layer, name, rows, offset, n_columns)
+        visible = self._intervals(layer, name, slots, offset, n_columns)
         bias = kwargs.get("position_bias")
         causal = kwargs.get("is_causal", getattr(layer.module, "is_causal", True))
         if mask is None and causal is False:
             raise CaptureError(f"{name} is not causal; only causal language models can be measured")
-        handed = slice(n_call_rows - len(rows), n_call_rows)
+        handed = slice(first, stop)
         # The mask is kept with the answer: its id stands for it, and a freed object's id may be used again.
         _, odd_mask = self._memo(
-            ("mask", id(mask), n_call_rows, n_columns, layer.arguments["window"], layer.arguments["chunk"]),
+            ("mask", id(mask), first, stop, n_columns, layer.arguments["window"], layer.arguments["chunk"]),
             lambda: (mask, self._check_mask(name, mask, handed, n_columns, visible, key.device)),
         )
         if bias is not None:
             odd_mask = float_mask(bias[:, :, handed, :n_columns], odd_mask, visible)
-            self._call_memo["bias", layer.index] = odd_mask  # kept for the call: its id stands for it below
+            self._call_memo["bias", layer.index, first] = odd_mask  # kept for the call: its id stands for it below
+        return self._as_block(layer, query[:, :, handed], key, value, slots, offset, visible, odd_mask)
+
+    def _as_block(
+        self,
+        layer: LayerState,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor | None,
+        slots: np.ndarray,
+        offset: int,
+        visible: np.ndarray,
+        odd_mask: Tensor | None,
+    ) -> RowBlock:
+        scale, softcap = layer.arguments["scale"], layer.arguments["softcap"]
+        key = key.to(query.device)
+        value = None if value is None else value.to(query.device)
+        return RowBlock(query, key, value, slots, offset, visible, odd_mask, scale, softcap)
+
+    def _capture(self, layer: LayerState, name: str, block: RowBlock) -> None:
+        """Reduce, or keep for later, the captured rows of one attention call."""
         if layer.source is None:
-            layer.source = self._choose_source(layer, key, odd_mask)
-            layer.tail_start = layer.tail_stop = offset + int(visible[:, 0, 0].min())
+            layer.source = self._choose_source(layer, block)
+            layer.tail_start = layer.tail_stop = block.offset + int(block.visible[:, 0, 0].min())
+            if block.value is not None:
+                n_heads = block.query.shape[1]
+                head = self.samples[-1].seed % n_heads
+                output = attention_output(block, layer.arguments["sink"], len(self.samples) - 1, head)
+                layer.attended = (n_heads, head, output)
         if layer.source == "live":
-            self._reduce(layer, name, query, key, offset, visible, odd_mask)
+            reduce = partial(self._reduce, layer, name, block)
+            if block.value is not None and layer.factor is None:
+                layer.waiting.append(reduce)
+            else:
+                reduce()
             return
-        if odd_mask is not None:
+        if block.mask is not None:
             raise CaptureError(f'{name} changed its kind of mask while decoding; measure with capture="live"')
-        layer.queries.append(query.detach())
+        layer.queries.append(block.query.detach())
         if layer.source == "tail":
-            layer.tail.append(key[:, :, layer.tail_stop - offset : self.n_seen - offset].detach().clone())
+            fresh = slice(layer.tail_stop - block.offset, self.n_seen - block.offset)
+            layer.tail.append(block.key[:, :, fresh].detach().clone())
+            if block.value is not None:
+                layer.value_tail.append(block.value[:, :, fresh].detach().clone())
             layer.tail_stop = self.n_seen
+
+    def _capture_question(self, layer: LayerState, name: str, block: RowBlock) -> None:
+        """Reduce rows of the question's own tokens to their mean, in the call that they are in."""
+        tables, _ = self._owners(name, block)
+        lse = span_lse(block.query, block.key, tables, backend=self.backend, **block.arguments())
+        masses = span_masses(with_sink(layer.arguments["sink"], lse)).float()
+        weights = torch.from_numpy(weighted_rows(self.samples, block.slots)).to(lse.device)
+        mean = torch.einsum("bhas,ba->bhs", masses, weights)
+        layer.question = mean if layer.question is None else layer.question + mean
 
     def _holder(self, key: Tensor) -> Any:
         """The layer of the cache whose keys are the very tensor that attention was given."""
@@ -442,14 +395,14 @@ class Capture:
         layers, index = getattr(self._cache, "layers", ()), getattr(module, "layer_idx", None)
         return layers[index] if isinstance(index, int) and 0 <= index < len(layers) else None
 
-    def _choose_source(self, layer: _Layer, key: Tensor, odd_mask: Tensor | None) -> str:
+    def _choose_source(self, layer: LayerState, block: RowBlock) -> str:
         """Where a layer's keys will be found at the end; ``live`` if nowhere as attention sees them now."""
-        if self.mode == "live" or odd_mask is not None or self._cache is None:
+        if self.mode == "live" or block.mask is not None or self._cache is None:
             return "live"
-        holder = self._holder(key)
+        holder = self._holder(block.key)
         if holder is not None and not getattr(holder, "is_sliding", False):
             layer.cache_layer = holder
-            return "cache"
+            return "cache" if block.value is None or holder.values is block.value else "live"
         limited = layer.arguments["window"] or layer.arguments["chunk"]
         return "tail" if limited else "live"
 
@@ -467,49 +420,45 @@ class Capture:
         self.warnings.append(f"{name}: its mask is no causal interval of keys; measured with the mask itself")
         return on_rows
 
-    def _reduce(
-        self,
-        layer: _Layer,
-        name: str,
-        query: Tensor,
-        key: Tensor,
-        offset: int,
-        visible: np.ndarray,
-        odd_mask: Tensor | None,
-    ) -> None:
-        n_columns = key.shape[2]
+    def _owners(self, name: str, block: RowBlock) -> tuple[list[Segments], np.ndarray]:
+        """Which span owns each column, one table a sample; and how many keys of each span each row sees."""
+        offset, n_columns = block.offset, block.key.shape[2]
         tables = self._memo(
             ("segments", offset, n_columns),
             lambda: [sample.segments(offset, n_columns) for sample in self.samples],
         )
         try:
             counts = self._memo(
-                ("counts", id(visible), id(odd_mask)), lambda: visible_counts(tables, visible, odd_mask)
+                ("counts", id(block.visible), id(block.mask)),
+                lambda: visible_counts(tables, block.visible, block.mask),
             )
         except ValueError as error:
             raise CaptureError(f"{name}: {error}") from error
-        key = key.to(query.device)
-        logit = {
-            "scale": layer.arguments["scale"],
-            "softcap": layer.arguments["softcap"],
-            "visible": None if odd_mask is not None else visible,
-            "mask": odd_mask,
-        }
-        lse = span_lse(query, key, tables, backend=self.backend, **logit)
+        return tables, counts
+
+    def _reduce(self, layer: LayerState, name: str, block: RowBlock) -> None:
+        tables, counts = self._owners(name, block)
+        part = reduce_block(layer, block, tables, counts, self.samples, self.extras, self.backend)
         if not layer.parts:
             layer.residuals = [
-                sampled_residual(query, key, lse, sample=number, seed=sample.seed + layer.index, **logit)
+                sampled_residual(block, part.lse[..., : tables[0].n_spans], number, sample.seed + layer.index)
                 for number, sample in enumerate(self.samples)
             ]
-        sink = layer.arguments["sink"]
-        if sink is not None:
-            column = sink.detach().to(lse.device, lse.dtype).reshape(1, -1, 1, 1).expand(*lse.shape[:3], 1)
-            lse = torch.cat([lse, column], dim=-1)
-            counts = np.concatenate([counts, np.zeros_like(counts[..., :1])], axis=-1)
-        layer.parts.append((lse, counts))
+        layer.parts.append(part)
+        if "columns" in self.extras:
+            slots, total = block.slots[None, :], torch.logsumexp(part.lse, dim=-1)
+            counted = (slots >= self._first_rows[:, None]) & (slots < self._stop_rows[:, None])
+            layer.columns.add(block, counted, total, self.n_seen, self.backend)
 
-    def finish(self, n_rows: int) -> list[LayerRows]:
+    def finish(self, n_rows: int, counts: Sequence[int] | None = None) -> list[LayerRows]:
         """Reduce what was deferred and hand over every layer's first ``n_rows`` captured rows.
+
+        Parameters
+        ----------
+        n_rows
+            Rows wanted.
+        counts
+            How many of them, from its own first row on, are each sample's; None: all.
 
         Raises
         ------
@@ -518,38 +467,31 @@ class Capture:
         """
         begin = time.perf_counter()
         self._call_memo = {}
+        rows = np.full(len(self.samples), n_rows) if counts is None else np.asarray(counts, dtype=np.int64)
+        self._stop_rows = self._first_rows + rows
         layers = [layer for layer in self._layers.values() if layer.entered]
         if not layers:
             raise CaptureError(f"no attention layer of {type(self._model).__name__} ran")
         # All layers are reduced before the first result is waited for.
         for layer in layers:
             self._reduce_deferred(layer, n_rows)
-        results = [self._collect(layer, n_rows) for layer in layers]
+        results = [collect(layer, n_rows, self.extras, self._stop_rows, self.n_seen) for layer in layers]
         self.seconds += time.perf_counter() - begin
         return results
 
-    def _reduce_deferred(self, layer: _Layer, n_rows: int) -> None:
+    def _reduce_deferred(self, layer: LayerState, n_rows: int) -> None:
         if not layer.queries.n_rows:
             return
         name = f"{type(layer.module).__name__} (layer {layer.index})"
         query = layer.queries.take(n_rows)
-        key = layer.cache_layer.keys if layer.source == "cache" else torch.cat(layer.tail, dim=2)
-        offset = 0 if layer.source == "cache" else layer.tail_start
-        rows = np.arange(self.first_row, self.first_row + query.shape[2])
-        visible = self._intervals(layer, name, rows, offset, key.shape[2])
-        self._reduce(layer, name, query, key, offset, visible, None)
-        layer.tail = []
-
-    def _collect(self, layer: _Layer, n_rows: int) -> LayerRows:
-        name = f"{type(layer.module).__name__} (layer {layer.index})"
-        captured = sum(part[0].shape[2] for part in layer.parts)
-        if captured < n_rows:
-            raise CaptureError(f"{name} gave {captured} of {n_rows} rows")
-        return LayerRows(
-            layer=layer.index,
-            lse=torch.cat([lse for lse, _ in layer.parts], dim=2)[:, :, :n_rows].cpu(),
-            visible=np.concatenate([counts for _, counts in layer.parts], axis=1)[:, :n_rows],
-            has_sink=layer.arguments["sink"] is not None,
-            residual=np.array([float(residual.difference) for residual in layer.residuals]),
-            magnitude=np.array([float(residual.magnitude) for residual in layer.residuals]),
-        )
+        value = None
+        if layer.source == "cache":
+            key, offset = layer.cache_layer.keys, 0
+            value = layer.cache_layer.values if "values" in self.extras else None
+        else:
+            key, offset = torch.cat(layer.tail, dim=2), layer.tail_start
+            value = torch.cat(layer.value_tail, dim=2) if layer.value_tail else None
+        slots = np.arange(self.first_row, self.first_row + query.shape[2])
+        visible = self._intervals(layer, name, slots, offset, key.shape[2])
+        self._reduce(layer, name, self._as_block(layer, query, key, value, slots, offset, visible, None))
+        layer.tail, layer.value_tail = [], []

@@ -1,4 +1,4 @@
-"""The command line: ``attnprobe measure``, ``check``, ``plan`` and ``demo``.
+"""The command line: ``attnprobe measure``, ``study``, ``heads``, ``check``, ``plan``, ``run``, ``merge`` and ``demo``.
 
 Results go to standard output, everything else to standard error. Exit status: 0 done, 1 a check failed or a prompt does
 not fit, 2 the input or the arguments are wrong, 130 interrupted. torch and transformers are imported by the commands
@@ -7,18 +7,15 @@ that need them, so that ``--help`` answers at once.
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from attnprobe import __version__
+from attnprobe import __version__, cli_grid
+from attnprobe.cli_heads import heads
 from attnprobe.cli_options import (
     Answer,
     AttnImplementation,
@@ -46,7 +43,9 @@ from attnprobe.cli_options import (
     layer_numbers,
     sampling_arguments,
 )
-from attnprobe.errors import CaptureError, InputError
+from attnprobe.cli_output import print_json, print_lines, reported
+from attnprobe.cli_study import study
+from attnprobe.errors import InputError
 from attnprobe.terminal import count, say, speaks_unicode, work_bar
 
 if TYPE_CHECKING:
@@ -149,7 +148,7 @@ def measure(
     PROMPTS holds one JSON object a line: {"id", "documents": ["text", ...], "question", "answer"?, "system"?}. Files of
     Lost in the Middle, HotpotQA and SQuAD are read as they are.
     """
-    with _reported():
+    with reported():
         chosen_layers, chosen_heads = layer_numbers(layers), head_numbers(heads)
         chunk = chunk_tokens(prefill_chunk)
         sampling = sampling_arguments(sample, temperature, top_p, seed)
@@ -201,7 +200,7 @@ def measure(
                 f"{count(known, 'prompt')} with an answer in the file: generated all the same (--answer file forces it)"
             )
         if json_:
-            _print_json(
+            print_json(
                 {
                     "model": model,
                     "out": str(out),
@@ -214,8 +213,14 @@ def measure(
                 }
             )
         else:
-            _print_lines(summary_lines(result.results, result.means, speaks_unicode()))
+            print_lines(summary_lines(result.results, result.means, speaks_unicode()))
         say(f"runs, curve.csv and manifest.json in {out}", quiet)
+
+
+app.command()(study)
+app.command()(heads)
+app.command(name="run")(cli_grid.run)
+app.command(name="merge")(cli_grid.merge)
 
 
 @app.command()
@@ -238,7 +243,7 @@ def check(
 
     Masses are compared with an independent reference; exit status 1 where a layer differs.
     """
-    with _reported():
+    with reported():
         lm = _load(
             model,
             quiet,
@@ -255,17 +260,32 @@ def check(
         with work_bar("checking", None, quiet):
             report = run_check(lm, n_tokens=tokens)
         if json_:
-            _print_json(report_dict(model, report))
+            print_json(report_dict(model, report))
         else:
-            _print_lines(report_lines(model, report))
+            print_lines(report_lines(model, report))
         if not report.passed:
             raise typer.Exit(1)
 
 
 @app.command()
 def plan(
-    prompts: PromptFile,
-    model: ModelName,
+    prompts: Annotated[
+        str | None, typer.Argument(metavar="[PROMPTS]", help="Prompt file, or - for standard input.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help="Alias (smollm2), hub id, folder, or .gguf file.")
+    ] = None,
+    power: Annotated[
+        float | None,
+        typer.Option(metavar="RATIO", help="Say how many questions a study needs to measure such a head/middle ratio."),
+    ] = None,
+    half_width: Annotated[
+        float | None, typer.Option(help="With --power: half the width that its 95 % interval may have, e.g. 0.5.")
+    ] = None,
+    sd_log: Annotated[
+        float | None,
+        typer.Option(help="With --power: how much the log ratio varies between questions, from a pilot study."),
+    ] = None,
     answer: Answer = "generate",
     max_new_tokens: MaxNewTokens = 64,
     format: Format = "auto",
@@ -287,9 +307,17 @@ def plan(
 ) -> None:
     """Say what a measurement takes; loads no weights.
 
-    Tokens are exact; memory and time are estimates. Exit status 1 where a prompt does not fit the model's window.
+    Tokens are exact; memory and time are estimates. Exit status 1 where a prompt does not fit the model's window. With
+    --power, which needs no prompts and no model: how many questions a study should have.
     """
-    with _reported():
+    with reported():
+        if power is None and (half_width is not None or sd_log is not None):
+            raise InputError("--half-width and --sd-log have no effect without --power; add it")
+        if power is not None:
+            _print_power(power, half_width, sd_log, json_)
+            return
+        if prompts is None or model is None:
+            raise InputError("give PROMPTS and --model, or --power with --half-width")
         chunk = chunk_tokens(prefill_chunk)
         read = _read(prompts, format, layout, markers, template, limit)
         from attnprobe.plan import plan as make_plan
@@ -315,9 +343,9 @@ def plan(
             quiet=quiet,
         )
         if json_:
-            _print_json(planned.to_dict())
+            print_json(planned.to_dict())
         else:
-            _print_lines(plan_lines(planned))
+            print_lines(plan_lines(planned))
         if planned.too_long:
             raise typer.Exit(1)
 
@@ -340,7 +368,7 @@ def demo(
     Ten short documents and a question, all ten rotations, the curve in the terminal and as a picture; about half a
     minute with SmolLM2 on two CPU cores.
     """
-    with _reported():
+    with reported():
         from attnprobe.run_folder import check_folder
 
         check_folder(out, force)
@@ -358,53 +386,23 @@ def demo(
 
         result = run_demo(lm, out, force, quiet)
         if json_:
-            _print_json({"model": model, **result.to_dict()})
+            print_json({"model": model, **result.to_dict()})
         else:
-            _print_lines(demo_lines(result, model, speaks_unicode()))
+            print_lines(demo_lines(result, model, speaks_unicode()))
         say(f"picture and runs in {out}", quiet)
 
 
-@contextmanager
-def _reported() -> Iterator[None]:
-    """Turn what the user can mend into one line and exit status 2, and Ctrl-C into 130; bugs keep their traceback."""
-    try:
-        yield
-    except (InputError, CaptureError) as error:
-        say(f"error: {_in_options(str(error))}")
-        raise typer.Exit(2) from error
-    except MemoryError as error:
-        say(_out_of_memory(error))
-        raise typer.Exit(2) from error
-    except KeyboardInterrupt:
-        say("interrupted")
-        raise typer.Exit(130) from None
-    except RuntimeError as error:
-        # torch's own class; comparing names spares an import of torch.
-        if type(error).__name__ != "OutOfMemoryError":
-            raise
-        say(_out_of_memory(error))
-        raise typer.Exit(2) from error
+def _print_power(ratio: float, half_width: float | None, sd_log: float | None, as_json: bool) -> None:
+    from attnprobe.plan_text import power_lines
+    from attnprobe.power import SD_LOG, planned_questions
 
-
-def _in_options(message: str) -> str:
-    """An error's remedy in terms of the command line, on one line."""
-    named = re.sub(r"\b(beyond_window|strict|trust_remote_code)=True", lambda m: f"--{m[1].replace('_', '-')}", message)
-    return " ".join(named.split())
-
-
-def _out_of_memory(error: BaseException) -> str:
-    return (
-        f"error: out of memory ({' '.join(str(error).split())[:200]}); try --prefill-chunk 1024, --batch-size 1, or "
-        "--dtype bfloat16; runs that were finished are kept"
-    )
-
-
-def _print_json(value: Any) -> None:
-    print(json.dumps(value, indent=1, allow_nan=False))
-
-
-def _print_lines(lines: list[str]) -> None:
-    print("\n".join(lines))
+    if half_width is None:
+        raise InputError("--power needs --half-width, how far from the ratio its interval may reach, e.g. 0.5")
+    planned = planned_questions(ratio, half_width, SD_LOG if sd_log is None else sd_log)
+    if as_json:
+        print_json(planned.to_dict())
+    else:
+        print_lines(power_lines(planned, is_pilot=sd_log is not None))
 
 
 def _load(model: str, quiet: bool, **options: Any) -> LanguageModel:

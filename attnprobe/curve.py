@@ -14,6 +14,7 @@ from attnprobe.errors import InputError
 from attnprobe.norms import document_values
 
 if TYPE_CHECKING:
+    from attnprobe.fit import Fit
     from attnprobe.run import Run
 
 Layers = int | slice | Sequence[int] | None
@@ -105,6 +106,33 @@ class Curve:
             return None
         return _defined(float(self.values[end]) - middle)
 
+    def fit(self, model: str = "symmetric") -> Fit:
+        """Least-squares fit of a model to the curve's values over their sum.
+
+        Parameters
+        ----------
+        model
+            ``"symmetric"`` (the context-rot article's curve), ``"two_sided"`` (a decay from either end, and a
+            floor) or ``"flat"``.
+
+        Returns
+        -------
+        Fit
+
+        Raises
+        ------
+        InputError
+            As ``attnprobe.fit.fit_curve``, and for ``advantage``, whose values are logarithms.
+        """
+        from attnprobe.fit import fit_curve
+
+        if self.norm == "advantage":
+            raise InputError(
+                "a curve of advantage holds differences of logs, which the models do not describe; "
+                'fit one of "share", "mass" or "density"'
+            )
+        return fit_curve(self.values, model)
+
     def table(self) -> list[dict[str, Any]]:
         """One row a document: ``position``, ``document``, ``value`` (None: undefined), ``middle`` (bool)."""
         return [
@@ -143,7 +171,15 @@ def _json_number(value: float | None) -> float | str | None:
 
 
 def curve_of(
-    run: Run, norm: str = "share", layers: Layers = None, heads: Heads = None, middle: str = "default"
+    run: Run,
+    norm: str = "share",
+    layers: Layers = None,
+    heads: Heads = None,
+    middle: str = "default",
+    *,
+    trimmed: bool = False,
+    rows: slice | None = None,
+    with_sinks: bool = True,
 ) -> Curve:
     """Curve of a run's documents; the arguments are those of ``Run.curve``, which says what is raised."""
     documents = run.documents
@@ -151,9 +187,9 @@ def curve_of(
         raise InputError(
             "this run has no document spans, so it has no curve; name spans or split the text by paragraph"
         )
-    chosen, used_layers, used_heads = _choose(run.layers, run.mass.shape[1], layers, heads)
+    chosen, used_layers, used_heads = choose_heads(run.layers, run.mass.shape[1], layers, heads)
     return Curve(
-        values=document_values(run, norm, chosen),
+        values=document_values(run, norm, chosen, trimmed=trimmed, rows=rows, with_sinks=with_sinks),
         norm=norm,
         documents=documents,
         middle=middle_positions(len(documents), middle),
@@ -246,7 +282,7 @@ def _integer(name: str, value: Any) -> int:
         raise InputError(f"{name} must be an int, not {value!r}") from None
 
 
-def _choose(
+def choose_heads(
     run_layers: tuple[int, ...], n_heads: int, layers: Layers, heads: Heads
 ) -> tuple[np.ndarray, tuple[int, ...], tuple[int, ...] | tuple[tuple[int, int], ...]]:
     """Chosen entries as bool [layer, head], and their numbers for the record."""

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from attnprobe.capture import attention_layers, decoder_of
+from attnprobe.architecture import attention_layers, decoder_of
 from attnprobe.errors import InputError
 from attnprobe.interrupts import forward_hook
 from attnprobe.models import input_device
@@ -146,6 +146,8 @@ def forced_logprobs(
     targets: Tensor,
     prefill_chunk: int | None = None,
     progress: Progress | None = None,
+    cache: Any = None,
+    n_before: int = 0,
 ) -> Tensor:
     """Feed a batch and give the log-probability of the targets under the rows that predict them.
 
@@ -158,24 +160,27 @@ def forced_logprobs(
     targets
         Token ids ``[B, T]`` that the last T rows should predict.
     prefill_chunk
-        Feed at most this many tokens at a time, through a cache; None = all at once, without a cache.
+        Feed at most this many tokens at a time, through a cache; None = all at once, without a cache of its own.
+    cache, n_before
+        A cache to go on from, and how many of the batch's tokens it holds: those are not fed. It needs a model that
+        takes ``position_ids``, and no row that predicts a target may be among them.
 
     Returns
     -------
     float32 ``[B, T]`` on the CPU, natural log.
     """
     n_tokens = batch.ids.shape[1]
-    step = n_tokens if prefill_chunk is None else prefill_chunk
+    step = n_tokens - n_before if prefill_chunk is None else prefill_chunk
     accepted = forward_parameters(model)
     cache_name = "cache" if "cache" in accepted else "past_key_values"
     positions = (batch.mask.cumsum(-1) - 1).clamp(min=0)
     first_scored = n_tokens - targets.shape[1]
-    cache: Any = None
+    use_cache = cache is not None or step < n_tokens
     scored: list[Tensor] = []
-    for start in range(0, n_tokens, step):
+    for start in range(n_before, n_tokens, step):
         stop = min(start + step, n_tokens)
         n_kept = stop - max(start, first_scored)
-        arguments: dict[str, Any] = {"use_cache": step < n_tokens, "return_dict": True}
+        arguments: dict[str, Any] = {"use_cache": use_cache, "return_dict": True}
         if cache is not None:
             arguments[cache_name] = cache
         if batch.is_padded:

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnprobe.architecture import attention_layers, implementation_of
 from attnprobe.attention import observed
-from attnprobe.capture import Capture, attention_layers, implementation_of
+from attnprobe.capture import Capture
 from attnprobe.visibility import mask_on_rows
 
 
@@ -30,9 +31,7 @@ def dense_masses(model: nn.Module, capture: Capture) -> Iterator[dict[int, list[
     numbers = {id(module): layer for module, layer in layers}
     found: dict[int, list[Tensor]] = {}
 
-    def observe(
-        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, kwargs: dict[str, Any]
-    ) -> Any:
+    def observe(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, kwargs: dict[str, Any]) -> Any:
         capture.observe(module, query, key, value, mask, kwargs)
         n_rows = min(query.shape[2], capture.n_seen - capture.first_row)
         if n_rows > 0:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from attnprobe.capture import attention_layers, implementation_of
+from attnprobe.architecture import attention_layers, implementation_of
 from attnprobe.decoding import forward_parameters
 from attnprobe.visibility import window_and_chunk
 

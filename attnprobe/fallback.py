@@ -17,9 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from attnprobe.capture import LayerRows, SampleSpans, decoder_of, layer_index, refuse_unmeasurable
+from attnprobe.architecture import decoder_of, layer_index, refuse_unmeasurable
 from attnprobe.errors import CaptureError
 from attnprobe.interrupts import uninterrupted
+from attnprobe.layer_rows import LayerRows
+from attnprobe.row_block import SampleSpans
 from attnprobe_kernels import HIDDEN
 
 _lock = threading.Lock()

@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnprobe.capture import implementation_of
+from attnprobe.architecture import implementation_of
 from attnprobe.rope import rope_in_use
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def describe(lm: LanguageModel) -> dict[str, Any]:
             "chat_template_sha256": _sha256(json.dumps(lm.tokenizer.chat_template, sort_keys=True)),
         },
         "rope": rope_in_use(lm.model),
-        "versions": _versions(),
+        "versions": package_versions(),
         "git_commit": _git_commit(),
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }
@@ -50,7 +50,8 @@ def _sha256(text: str) -> str:
 
 
 @lru_cache(maxsize=1)
-def _versions() -> dict[str, str]:
+def package_versions() -> dict[str, str]:
+    """Versions of Python and of the packages that numbers depend on."""
     found = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:

@@ -8,12 +8,16 @@ from itertools import groupby
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal
 
+from attnprobe.architecture import uses_interface
 from attnprobe.batch import Item, Options, Rows, run_batch
 from attnprobe.capture import CaptureMode
 from attnprobe.decoding import STOPS_ROWS_APART, Progress, check_generation_options, pads_safely
 from attnprobe.errors import InputError
+from attnprobe.extras import EXTRAS
+from attnprobe.prefix_cache import PrefixCache, check_prefix
 from attnprobe.prompt import Prompt, encode_answer
 from attnprobe.run import Run
+from attnprobe.secondary_sinks import apart
 from attnprobe_kernels import BACKENDS
 
 if TYPE_CHECKING:
@@ -38,6 +42,9 @@ def measure(
     do_sample: bool = False,
     seed: int | None = 0,
     backend: str = "auto",
+    extras: Sequence[str] = (),
+    secondary_sinks: Sequence[int] = (),
+    prefix: PrefixCache | None = None,
     progress: Progress | None = None,
     **generation: Any,
 ) -> Run:
@@ -76,6 +83,17 @@ def measure(
         ``seed=None`` that state is used, and the answer cannot be drawn again.
     backend
         Of :func:`attnprobe_kernels.span_lse`.
+    extras
+        What to measure beside the masses, any of ``top`` (each span's heaviest token in every row), ``columns`` (mass
+        of every token), ``distance`` (mass by distance from the row), ``values`` (mass weighted by what the keys write:
+        norms that act on the sum of all heads afterwards are not counted) and ``question`` (the rows of the question's
+        own tokens); see :class:`attnprobe.Run` for what they give.
+    secondary_sinks
+        Positions of prompt tokens that become spans of their own, kind ``sink``, taken out of the span they were in;
+        see :func:`attnprobe.find_secondary_sinks`.
+    prefix
+        With a forced answer: do not feed again what this prompt and the last one measured with the same ``prefix``
+        begin with, where that is exact; see :class:`attnprobe.PrefixCache`.
     progress
         Called as ``progress(stage, done, total)``.
     generation
@@ -100,10 +118,15 @@ def measure(
         do_sample=do_sample,
         seed=seed,
         backend=backend,
+        extras=extras,
+        secondary_sinks=secondary_sinks,
+        prefix=prefix,
         generation=generation,
     )
     options = _checked(options)
-    item = _prepare(lm, 0, prompt, answer, options)
+    if prefix is not None and answer is None:
+        raise InputError("prefix needs a forced answer; pass answer=..., or leave prefix out to generate one")
+    item = prepare(lm, 0, prompt, answer, options)
     return next(run_batch(lm, [item], options, progress))
 
 
@@ -146,9 +169,12 @@ def measure_many(
     forced = [None] * len(prompts) if answers is None else list(answers)
     if len(forced) != len(prompts):
         raise InputError(f"{len(forced)} answers for {len(prompts)} prompts; give one each, or None to generate")
-    settings = _checked(_options_of(options))
+    for name in ("secondary_sinks", "prefix"):
+        if options.get(name) is not None:
+            raise InputError(f"{name} speaks of a single prompt; call measure for each prompt")
+    settings = _checked(options_of(options))
     items = [
-        _prepare(lm, number, prompt, answer, settings)
+        prepare(lm, number, prompt, answer, settings)
         for number, (prompt, answer) in enumerate(zip(prompts, forced, strict=True))
     ]
     runs: dict[int, Run] = {}
@@ -162,7 +188,7 @@ def measure_many(
     return [runs[number] for number in range(len(prompts))]
 
 
-def _options_of(given: dict[str, Any]) -> Options:
+def options_of(given: dict[str, Any]) -> Options:
     """The options of :func:`measure`, its defaults where not given; whatever it does not know goes to ``generate``."""
     defaults: dict[str, Any] = measure.__kwdefaults__ or {}
     names = [name for name in Options.__dataclass_fields__ if name != "generation"]
@@ -193,6 +219,10 @@ def _checked(options: Options) -> Options:
         _check_count("prefill_chunk", options.prefill_chunk, "give tokens, None for all at once, or 'auto'")
     if options.seed is not None and not _is_whole(options.seed):
         raise InputError(f"seed is {options.seed!r}; give a whole number")
+    check_prefix(options.prefix)
+    extras = _known_extras(options.extras)
+    if "top" in extras and not options.keep_rows:
+        raise InputError('extras "top" are kept row by row; leave it out, or measure with keep_rows=True')
     check_generation_options(dict(options.generation), options.do_sample)
     chunk = options.prefill_chunk
     return replace(
@@ -200,21 +230,41 @@ def _checked(options: Options) -> Options:
         max_new_tokens=int(options.max_new_tokens),
         prefill_chunk=chunk if chunk is None or chunk == "auto" else int(chunk),
         seed=None if options.seed is None else int(options.seed),
+        extras=extras,
     )
 
 
-def _prepare(lm: LanguageModel, position: int, prompt: Prompt, answer: Answer | None, options: Options) -> Item:
+def _known_extras(extras: Any) -> tuple[str, ...]:
+    """The extras that were asked for, each once, in the order of ``EXTRAS``."""
+    given = [extras] if isinstance(extras, str) else list(extras)
+    for extra in given:
+        if extra not in EXTRAS:
+            raise InputError(f"extra {extra!r} is unknown; choose any of {', '.join(EXTRAS)}")
+    return tuple(extra for extra in EXTRAS if extra in given)
+
+
+def _check_extras(lm: LanguageModel, extras: Sequence[str]) -> None:
+    if extras and not uses_interface(lm.model):
+        raise InputError(
+            f"extras {', '.join(extras)} need queries, keys and values, but {type(lm.model).__name__} does not use "
+            "transformers' attention interface and shows its weights only; measure it without extras"
+        )
+
+
+def prepare(lm: LanguageModel, position: int, prompt: Prompt, answer: Answer | None, options: Options) -> Item:
+    """One prompt's tokens and forced answer, once they are known to fit the model."""
     if not hasattr(lm, "tokenizer"):
         raise InputError(f"lm is {lm!r}; give attnprobe.load(name) or LanguageModel(model, tokenizer)")
     if not isinstance(prompt, Prompt):
         raise InputError(f"prompt {position} is a {type(prompt).__name__}; give a Prompt, e.g. Prompt.from_text(text)")
-    encoded = prompt.encode(lm.tokenizer, strict=options.strict)
+    encoded = apart(prompt.encode(lm.tokenizer, strict=options.strict), options.secondary_sinks)
     ids: tuple[int, ...] | None = None
     warnings: tuple[str, ...] = encoded.warnings
     if answer is not None:
         ids, more = encode_answer(encoded, lm.tokenizer, answer)
         warnings = (*warnings, *more)
     item = Item(position, prompt, encoded, ids, warnings)
+    _check_extras(lm, options.extras)
     _check_vocabulary(lm, item)
     _check_length(lm, item, options)
     return item

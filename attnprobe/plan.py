@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from attnprobe.architecture import implementation_of
 from attnprobe.batch import prefill_chunk_of
 from attnprobe.blueprint import Blueprint
-from attnprobe.capture import implementation_of
 from attnprobe.errors import InputError
 from attnprobe.estimate import Rates, Workload, memory, model_shape, probe, run_file_bytes, seconds
 from attnprobe.prompt import Prompt, encode_answer

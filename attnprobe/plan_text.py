@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from attnprobe.plan import Plan, PlannedPrompt
+from attnprobe.power import PlannedQuestions
 from attnprobe.spans import SPAN_KINDS
-from attnprobe.terminal import count, duration, fit, percent, size, table, wrapped
+from attnprobe.terminal import count, decimal, duration, fit, percent, size, table, wrapped
 
 _MOST_PROMPTS = 10
 _MOST_DOCUMENTS = 20
@@ -40,6 +41,23 @@ def plan_lines(plan: Plan) -> list[str]:
         indent="  ",
     )
     return lines
+
+
+def power_lines(planned: PlannedQuestions, is_pilot: bool) -> list[str]:
+    """What ``attnprobe plan --power`` prints."""
+    low, high = planned.ratio - planned.half_width, planned.ratio + planned.half_width
+    source = "as given" if is_pilot else "assumed; give a pilot study's with --sd-log"
+    rows = [[f"{n:,}", decimal(planned.half_widths[n]), decimal(planned.detectable[n])] for n in planned.half_widths]
+    return [
+        *wrapped(
+            f"A ratio of {planned.ratio:g} with a 95 % interval of about {low:.3g} to {high:.3g}: "
+            f"{count(planned.n_typical, 'question')} typically, {planned.n_assured:,} to be 80 % sure."
+        ),
+        "",
+        *table(["questions", "half-width", "smallest ratio told from 1 (power 0.8)"], rows, [True, True, True]),
+        "",
+        *wrapped(f"Standard deviation of the log ratio between questions: {planned.sd_log:g} ({source})."),
+    ]
 
 
 def _prompt_table(plan: Plan) -> list[str]:

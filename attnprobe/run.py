@@ -12,6 +12,8 @@ import numpy as np
 
 from attnprobe.curve import Curve, Heads, Layers, curve_of
 from attnprobe.errors import InputError, RunFileError
+from attnprobe.norms import budget_of
+from attnprobe.run_extras import ARRAY_NAMES, check_extras
 from attnprobe.run_file import read_run_file, write_run_file
 from attnprobe.spans import SPAN_KINDS, Span
 
@@ -63,6 +65,24 @@ class Run:
         Largest \\|log-add of span log-sum-exps - independent float64 total\\| over the sampled rows, in nats.
     manifest
         Model id, revision, hashes, versions and so on. Kept as its JSON copy: tuples become lists.
+    top_mass, top_token
+        float32 and int32 [layer, head, row, span]: mass of the span's heaviest token in that row, and its position in
+        ``token_ids``; 0 and -1 where the row sees no token of the span; a learned sink has its mass and -1. These and
+        what follows are None unless asked for: ``measure(..., extras=("top", ...))``.
+    column_mass
+        float32 [layer, head, token]: mass of every token, averaged over rows; sums to 1 less the learned sink. (Extra
+        ``columns``.)
+    distance_mass, distance_edges
+        float32 [layer, head, bin], averaged over rows: mass by distance. Bin b holds the keys whose position is d
+        before the row's, ``edges[b] <= d < edges[b + 1]``, with edges 0, 1, 2, 4, 8, ...; the tokens of ``sink`` spans
+        and the learned sink are left out, and make the sum up to 1. (Extra ``distance``.)
+    value_mass
+        float32 [layer, head, span]: mass weighted by the norm of what each key writes to the residual stream under the
+        head, |W_o v|, normalised over spans in each row and averaged over rows; 0 for a learned sink. (Extra
+        ``values``. Source: Kobayashi et al. 2020, "Attention is not only a weight".)
+    question_mass
+        float32 [layer, head, span]: mass averaged over the rows of the question's own tokens, of the last stretch of
+        the question. (Extra ``question``.)
 
     Raises
     ------
@@ -87,11 +107,18 @@ class Run:
     warnings: tuple[str, ...]
     residual: float
     manifest: dict[str, Any]
+    top_mass: np.ndarray | None = None
+    top_token: np.ndarray | None = None
+    column_mass: np.ndarray | None = None
+    distance_mass: np.ndarray | None = None
+    distance_edges: tuple[int, ...] | None = None
+    value_mass: np.ndarray | None = None
+    question_mass: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "manifest", _json_copy(self.manifest))
         check_run(self)
-        for name in ("mass", "row_mass", "row_total", "visible", "answer_logprob"):
+        for name in ("mass", "row_mass", "row_total", "visible", "answer_logprob", *ARRAY_NAMES):
             array = getattr(self, name)
             if array is not None:
                 # A view, so that the caller's own array stays writable.
@@ -132,23 +159,43 @@ class Run:
             return np.log(self.row_mass) + self.row_total[..., None]
 
     def document_mass(self) -> np.ndarray:
-        """Mass of the documents alone, float32 [layer, head, document], averaged over rows."""
+        """Mass of the documents' own spans, float32 [layer, head, document], averaged over rows.
+
+        Secondary sinks are spans apart; ``attnprobe.norms.head_values(run, "mass")`` counts them to their documents.
+        """
         return self.mass[..., list(self.document_spans)]
 
-    def budget(self) -> dict[str, float]:
-        """Mean mass of each kind of span over heads and layers.
+    def budget(self, rows: slice | None = None) -> dict[str, float]:
+        """Mean mass of each kind of span over rows, heads and layers.
+
+        Parameters
+        ----------
+        rows
+            Which answer rows, e.g. ``slice(0, 1)`` for the first one. None: all.
 
         Returns
         -------
         dict
             Every kind, in the order of ``SPAN_KINDS``; 0.0 for a kind the prompt does not have. Sums to 1.
-        """
-        mean = self.mass.mean(axis=(0, 1), dtype=np.float64)
-        return {
-            kind: math.fsum(mean[i] for i, span in enumerate(self.spans) if span.kind == kind) for kind in SPAN_KINDS
-        }
 
-    def curve(self, norm: str = "share", layers: Layers = None, heads: Heads = None, middle: str = "default") -> Curve:
+        Raises
+        ------
+        InputError
+            For ``rows`` when they were not kept, or when they select none.
+        """
+        return budget_of(self, rows)
+
+    def curve(
+        self,
+        norm: str = "share",
+        layers: Layers = None,
+        heads: Heads = None,
+        middle: str = "default",
+        *,
+        trimmed: bool = False,
+        rows: slice | None = None,
+        with_sinks: bool = True,
+    ) -> Curve:
         """Attention against document position.
 
         Parameters
@@ -163,14 +210,29 @@ class Run:
             ``layers`` must be None).
         middle
             Which documents count as the middle; see ``attnprobe.curve.middle_positions``.
+        trimmed
+            Leave each document's heaviest token out, row by row (needs the extra ``top``).
+        rows
+            Which answer rows to average over, e.g. ``slice(0, 1)`` for the first one. None: all.
+        with_sinks
+            Whether a document's secondary sinks, which are spans of their own, count to it.
 
         Raises
         ------
         InputError
-            For an unknown norm, layer, head or middle; without documents; and when the norm needs rows that
-            were not kept.
+            For an unknown norm, layer, head or middle; without documents; and when the norm needs rows or heaviest
+            tokens that were not kept.
         """
-        return curve_of(self, norm=norm, layers=layers, heads=heads, middle=middle)
+        return curve_of(
+            self,
+            norm=norm,
+            layers=layers,
+            heads=heads,
+            middle=middle,
+            trimmed=trimmed,
+            rows=rows,
+            with_sinks=with_sinks,
+        )
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the run to one ``.safetensors`` file, atomically: a reader sees the old file or the new one.
@@ -209,7 +271,7 @@ def check_run(run: Run) -> None:
     Checked: types, dtypes and shapes; that every number is finite and no mass negative; that every row's mass
     sums to 1 (1e-5) and the rows' mean is ``mass`` (1e-6); that spans cover every token exactly once; that no
     row sees more of a span than lies at or before it, nor gives mass to a span it cannot see; that documents
-    are numbered 0 to K - 1; that the answer's ids end ``token_ids``.
+    are numbered 0 to K - 1; that the answer's ids end ``token_ids``; and the extras, see ``check_extras``.
 
     Raises
     ------
@@ -222,6 +284,7 @@ def check_run(run: Run) -> None:
     _check_arrays(run)
     _check_visible(run)
     _check_mass(run)
+    check_extras(run)
 
 
 def _require(ok: bool | np.bool_, message: str) -> None:
@@ -290,10 +353,10 @@ def _check_spans(run: Run) -> None:
         f"documents are numbered {numbers}; expected each of 0 to {n_documents - 1} once",
     )
     for span in run.spans:
-        if span.kind == "marker" and span.document is not None:
+        if span.kind in ("marker", "sink") and span.document is not None:
             _require(
                 span.document < n_documents,
-                f'span "{span.name}" marks document {span.document}, but there are {n_documents} documents',
+                f'span "{span.name}" belongs to document {span.document}, but there are {n_documents} documents',
             )
 
     answers = [span for span in run.spans if span.kind == "answer"]
@@ -314,7 +377,7 @@ def _check_span(span: Span) -> None:
     _require(isinstance(span.name, str) and span.name != "", f"a {span.kind} span has the name {span.name!r}")
     if span.kind == "document":
         ok = _is_count(span.document)
-    elif span.kind == "marker":
+    elif span.kind in ("marker", "sink"):
         ok = span.document is None or _is_count(span.document)
     else:
         ok = span.document is None

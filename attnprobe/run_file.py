@@ -1,10 +1,11 @@
 """The run file: one ``.safetensors`` file, tensors and one JSON entry in its header; nothing executable.
 
-Tensors: ``mass``, ``visible``, ``answer_logprob``, and ``row_mass`` and ``row_total`` when rows were kept.
-Everything else is JSON under the header's ``attnprobe`` key. Size: 4 bytes a number, so
-4 * layers * spans * (heads + rows) bytes, plus 4 * layers * heads * rows * (spans + 1) with rows kept, plus
-some kilobytes of ids and text: 32 layers, 32 heads, 256 rows and 40 spans make 44 MB, and 1.5 MB without the
-rows.
+Tensors: ``mass``, ``visible``, ``answer_logprob``, ``row_mass`` and ``row_total`` when rows were kept, and those of
+the extras that were measured, which the header lists (schema 2; a file of schema 1 has none of them). Everything else
+is JSON under the header's ``attnprobe`` key. Size: 4 bytes a number, so 4 * layers * spans * (heads + rows) bytes, plus
+4 * layers * heads * rows * (spans + 1) with rows kept, plus some kilobytes of ids and text: 32 layers, 32 heads, 256
+rows and 40 spans make 44 MB, and 1.5 MB without the rows. The extra ``top`` takes twice as much as the rows do,
+``columns`` 4 * layers * heads * tokens bytes; the other extras are as small as ``mass``.
 """
 
 from __future__ import annotations
@@ -20,17 +21,19 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from attnprobe.errors import InputError, RunFileError
+from attnprobe.run_extras import ARRAY_NAMES
 from attnprobe.spans import Span
 
 if TYPE_CHECKING:
     from attnprobe.run import Run
 
-SCHEMA = 1
+SCHEMA = 2
 KEY = "attnprobe"
 SUFFIX = ".safetensors"
 MAX_HEADER = 100_000_000  # bytes; the format's own limit
 DTYPES = {"mass": "F32", "visible": "I32", "answer_logprob": "F32"}
 ROW_DTYPES = {"row_mass": "F32", "row_total": "F32"}
+EXTRA_DTYPES = {name: "I32" if name == "top_token" else "F32" for name in ARRAY_NAMES}
 FIELDS: dict[str, type | tuple[type, ...]] = {
     "schema": int,
     "rows_kept": bool,
@@ -47,6 +50,11 @@ FIELDS: dict[str, type | tuple[type, ...]] = {
     "residual": float,
     "manifest": dict,
 }
+NEWER_FIELDS: dict[str, tuple[int, type | tuple[type, ...], Any]] = {
+    "extras": (2, list, []),
+    "distance_edges": (2, (list, type(None)), None),
+}
+"""Header fields that came later: the schema that they came with, their types, and what they are in older files."""
 
 
 def write_run_file(run: Run, path: str | os.PathLike[str]) -> None:
@@ -66,6 +74,7 @@ def write_run_file(run: Run, path: str | os.PathLike[str]) -> None:
     if target.is_dir():
         raise InputError(f"{target}: this is a folder; give the name of a file")
     names = (*DTYPES, *ROW_DTYPES) if run.row_mass is not None else tuple(DTYPES)
+    names += _extras(run)
     tensors = {name: np.ascontiguousarray(getattr(run, name)) for name in names}
     content = save(tensors, metadata={KEY: json.dumps(_to_json(run), allow_nan=False)})
     header = int.from_bytes(content[:8], "little")
@@ -113,6 +122,11 @@ def _run_path(path: str | os.PathLike[str]) -> Path:
     return result
 
 
+def _extras(run: Run) -> tuple[str, ...]:
+    """Names of the optional arrays that the run has."""
+    return tuple(name for name in EXTRA_DTYPES if getattr(run, name) is not None)
+
+
 def _sync_folder(folder: Path) -> None:
     """Make the rename itself durable, where folders can be opened (not on Windows)."""
     if os.name == "posix":
@@ -142,6 +156,8 @@ def _to_json(run: Run) -> dict[str, Any]:
         "warnings": run.warnings,
         "residual": run.residual,
         "manifest": run.manifest,
+        "extras": _extras(run),
+        "distance_edges": run.distance_edges,
     }
 
 
@@ -166,7 +182,8 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         with safe_open(path, framework="np") as file:
             fields = _from_json(path, file.metadata())
-            dtypes = {**DTYPES, **ROW_DTYPES} if fields.pop("rows_kept") else DTYPES
+            dtypes = {**DTYPES, **ROW_DTYPES} if fields.pop("rows_kept") else dict(DTYPES)
+            dtypes |= {name: EXTRA_DTYPES[name] for name in fields.pop("extras")}
             names = set(file.keys())
             if missing := sorted(set(dtypes) - names):
                 raise RunFileError(f'{path}: tensor "{missing[0]}" is missing')
@@ -176,7 +193,10 @@ def _read(path: Path) -> dict[str, Any]:
                 found = file.get_slice(name).get_dtype()
                 if found != dtype:
                     raise RunFileError(f'{path}: tensor "{name}" is {found}; expected {dtype}')
-            tensors = {name: file.get_tensor(name) if name in dtypes else None for name in (*DTYPES, *ROW_DTYPES)}
+            tensors = {
+                name: file.get_tensor(name) if name in dtypes else None
+                for name in (*DTYPES, *ROW_DTYPES, *EXTRA_DTYPES)
+            }
     except SafetensorError as error:
         raise RunFileError(f"{path}: damaged: {error}") from error
     return {**fields, **tensors}
@@ -203,15 +223,22 @@ def _from_json(path: Path, header: dict[str, str] | None) -> dict[str, Any]:
         )
     if schema < 1:
         raise RunFileError(f"{path}: schema {schema} does not exist; this version reads 1 to {SCHEMA}")
-    if different := sorted(set(FIELDS) ^ set(fields)):
-        what = "missing" if different[0] in FIELDS else "unknown"
+    kinds = FIELDS | {name: kind for name, (since, kind, _) in NEWER_FIELDS.items() if schema >= since}
+    if different := sorted(set(kinds) ^ set(fields)):
+        what = "missing" if different[0] in kinds else "unknown"
         raise RunFileError(f'{path}: header field "{different[0]}" is {what}')
-    for name, kind in FIELDS.items():
+    for name, kind in kinds.items():
         # Exact for numbers: True is an int to isinstance.
         ok = type(fields[name]) is kind if isinstance(kind, type) else isinstance(fields[name], kind)
         if not ok:
             raise RunFileError(f'{path}: header field "{name}" has the wrong type {type(fields[name]).__name__}')
     del fields["schema"]
+    fields = {name: value for name, (_, _, value) in NEWER_FIELDS.items()} | fields
+    for name in fields["extras"]:
+        if name not in list(EXTRA_DTYPES):
+            raise RunFileError(f'{path}: header field "extras" names {name!r}, which is no array of a run')
+    if fields["distance_edges"] is not None:
+        fields["distance_edges"] = tuple(fields["distance_edges"])
     for name in ("layers", "token_ids", "answer_ids", "warnings"):
         fields[name] = tuple(fields[name])
     fields["spans"] = tuple(_span(path, i, entry) for i, entry in enumerate(fields["spans"]))

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from attnprobe import __version__
-from attnprobe.capture import implementation_of
+from attnprobe.architecture import implementation_of
 from attnprobe.measuring import measure
 
 if TYPE_CHECKING:
     from attnprobe.models import LanguageModel
 
 # How a number is reached, or whether a prompt is refused: may change from one sitting to the next.
-_SAME_NUMBERS = ("answer", "progress", "capture", "prefill_chunk", "backend", "strict", "beyond_window")
+_SAME_NUMBERS = ("answer", "progress", "capture", "prefill_chunk", "backend", "strict", "beyond_window", "prefix")
 _ONLY_GENERATED = ("max_new_tokens", "do_sample", "seed", "include_eos")
 
 
@@ -36,7 +36,7 @@ def run_settings(lm: LanguageModel, answers: str, batch_size: int, options: Mapp
         "rope": lm.source.rope,
         "attn_implementation": implementation_of(lm.model),
         "answers": answers,
-        **chosen,
+        **{name: list(value) if isinstance(value, tuple) else value for name, value in chosen.items()},
     }
 
 

@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from attnprobe.capture import Capture, LayerRows, SampleSpans, implementation_of, uses_interface
+from attnprobe.architecture import implementation_of, uses_interface
+from attnprobe.capture import Capture
 from attnprobe.decoding import Batch, forced_logprobs, generate, left_pad
 from attnprobe.dense import dense_masses
 from attnprobe.errors import CaptureError
 from attnprobe.fallback import EagerCapture
+from attnprobe.layer_rows import LayerRows
+from attnprobe.row_block import SampleSpans
 
 if TYPE_CHECKING:
     from attnprobe.models import LanguageModel

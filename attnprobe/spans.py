@@ -23,7 +23,8 @@ class Span:
     name
         Unique within a prompt, e.g. ``"sink"``, ``"d7"``, ``"marker:d7"``, ``"question"``.
     document
-        Index of the document in the prompt, for kinds ``document`` and ``marker``; else None.
+        Index of the document in the prompt, for kinds ``document`` and ``marker``, and for a secondary sink that was
+        taken out of a document; else None.
     segments
         Half-open token ranges ``(start, stop)`` in ascending order. Empty for a document without tokens and
         for a learned sink, which has no token at all.
@@ -38,6 +39,22 @@ class Span:
     def n_tokens(self) -> int:
         """Number of tokens in the span."""
         return sum(stop - start for start, stop in self.segments)
+
+
+def question_tokens(spans: Iterable[Span]) -> tuple[int, int] | None:
+    """The last stretch of tokens that is the question's, half open; None without a question.
+
+    Sinks that were taken out of the question do not interrupt it.
+    """
+    spans = tuple(spans)
+    segments = sorted(segment for span in spans if span.kind == "question" for segment in span.segments)
+    if not segments:
+        return None
+    sinks = {token for span in spans if span.kind == "sink" for a, b in span.segments for token in range(a, b)}
+    start, stop = segments.pop()
+    while segments and sinks.issuperset(range(segments[-1][1], start)):
+        start = segments.pop()[0]
+    return start, stop
 
 
 class Straddler(NamedTuple):

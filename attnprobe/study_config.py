@@ -61,8 +61,10 @@ class StudyConfig(Config):
         StudyOptions.length_matched,
         description="Fill shorter documents up with neutral text to the tokens of the longest one of their question.",
     )
-    extras: list[Literal["distance", "values"]] = Field(
-        [], description="More to measure: mass by distance from the row; mass weighted by what each key writes."
+    extras: list[Literal["distance", "values", "effects"]] = Field(
+        [],
+        description="More to measure: mass by distance from the row; mass weighted by what each key writes; "
+        "what hiding each document from the answer's rows does to the answer's log-probability.",
     )
     null: bool = Field(
         True,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnprobe.capture import attention_layers
+from attnprobe.architecture import attention_layers
 from attnprobe.curve import Curve, Heads, Layers
 from attnprobe.errors import InputError
 from attnprobe.run import Run

@@ -180,7 +180,7 @@ def time_left(done: float, total: float, elapsed: float) -> str:
 
 
 @contextmanager
-def work_bar(text: str, total: float | None, quiet: bool = False) -> Iterator[Advance]:
+def work_bar(text: str, total: float | None, quiet: bool = False, spent: float = 0.0) -> Iterator[Advance]:
     """Show a progress bar with the time left on standard error once the work has taken two seconds.
 
     Nothing is shown where standard error is no terminal, or when quiet.
@@ -191,6 +191,10 @@ def work_bar(text: str, total: float | None, quiet: bool = False) -> Iterator[Ad
         What is being done.
     total
         Work in any unit; None where it is unknown (then there is no time left either).
+    quiet
+        Show nothing.
+    spent
+        Seconds that the work took which is done already in the first call of ``advance``.
 
     Yields
     ------
@@ -215,7 +219,7 @@ def work_bar(text: str, total: float | None, quiet: bool = False) -> Iterator[Ad
     start = time.monotonic()
 
     def advance(done: float, note: str) -> None:
-        left = "" if total is None else time_left(done, total, time.monotonic() - start)
+        left = "" if total is None else time_left(done, total, spent + time.monotonic() - start)
         progress.update(task, completed=None if total is None else done, note=note, left=left)
 
     timer = threading.Timer(PROGRESS_AFTER, progress.start)

@@ -67,8 +67,8 @@ class Runner:
     """Plain and instrumented generation over one prompt of random ids."""
 
     def __init__(self, model: Any, n_tokens: int, n_rows: int, prefill_chunk: int | None, backend: str) -> None:
-        from attnprobe.capture import SampleSpans
         from attnprobe.decoding import left_pad
+        from attnprobe.row_block import SampleSpans
 
         generator = torch.Generator().manual_seed(n_tokens)
         ids = torch.randint(2, model.config.vocab_size, (n_tokens,), generator=generator).tolist()

@@ -13,8 +13,10 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterf
 
 import attnprobe as ap
 from attnprobe import attention
+from attnprobe.architecture import attention_layers
 from attnprobe.attention import eager_function, observed, uses_attention_interface
-from attnprobe.capture import Capture, SampleSpans, attention_layers
+from attnprobe.capture import Capture
+from attnprobe.row_block import SampleSpans
 
 IDS = torch.arange(2, 22)[None]
 

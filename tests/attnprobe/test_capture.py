@@ -10,9 +10,10 @@ import transformers
 from packaging import version
 from tiny_models import FALLBACK, FAMILIES, INTERFACE, VOCABULARY, eager_masses, tiny_model
 
-from attnprobe.capture import Capture, SampleSpans
+from attnprobe.capture import Capture
 from attnprobe.decoding import forced_logprobs, generate, left_pad
 from attnprobe.fallback import EagerCapture
+from attnprobe.row_block import SampleSpans
 
 TOLERANCE = 1e-5
 N_ANSWER = 5

@@ -48,6 +48,7 @@ def by_hand(run: Run, norm: str, pairs: Pairs) -> list[float]:
         for layer, head in pairs:
             if norm in ("mass", "share") and any(seen.values()):
                 terms.append(averaged(layer, head, span))
+            own = []
             if norm == "log_share" and seen[layer]:
                 total = math.fsum(averaged(layer, head, other) for other in spans)
                 terms.append(math.log(averaged(layer, head, span) / total))
@@ -56,11 +57,13 @@ def by_hand(run: Run, norm: str, pairs: Pairs) -> list[float]:
                 n_others = sum(int(visible[layer, row, other]) for other in spans if other != span)
                 mass = row_mass[layer, head, row, span]
                 if norm == "density" and n:
-                    terms.append(mass / n * n_keys)
+                    own.append(mass / n * n_keys)
                 if norm == "advantage" and n and n_others:
                     lse = run.lse[layer, head, row].astype(float)
                     reference = np.logaddexp.reduce([lse[other] for other in spans if other != span])
-                    terms.append((lse[span] - math.log(n)) - (reference - math.log(n_others)))
+                    own.append((lse[span] - math.log(n)) - (reference - math.log(n_others)))
+            if own:
+                terms.append(mean(own))
         values.append(math.exp(mean(terms)) if norm == "log_share" else mean(terms))
     if norm == "share":
         total = math.fsum(value for value in values if not math.isnan(value))

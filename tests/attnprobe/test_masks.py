@@ -14,8 +14,9 @@ from tiny_models import eager_masses, tiny_model
 from transformers.modeling_utils import AttentionInterface
 
 import attnprobe as ap
-from attnprobe.capture import Capture, SampleSpans
+from attnprobe.capture import Capture
 from attnprobe.decoding import forced_logprobs, generate, left_pad
+from attnprobe.row_block import SampleSpans
 from attnprobe.visibility import is_interval, mask_on_rows
 from attnprobe_kernels import visible_intervals
 

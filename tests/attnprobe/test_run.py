@@ -146,7 +146,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "document-none": (lambda r: {"spans": edit_span(r, "d1", document=None)}, "document number None"),
     "document-bool": (lambda r: {"spans": edit_span(r, "d1", document=True)}, "document number True"),
     "question-numbered": (lambda r: {"spans": edit_span(r, "question", document=0)}, "document number 0"),
-    "marker-number": (lambda r: {"spans": edit_span(r, "marker:d1", document=9)}, "marks document 9"),
+    "marker-number": (lambda r: {"spans": edit_span(r, "marker:d1", document=9)}, "belongs to document 9"),
     "gap": (lambda r: {"spans": edit_span(r, "d0", segments=((5, 8),))}, "belong to no span"),
     "overlap": (lambda r: {"spans": edit_span(r, "sink", segments=((0, 2),))}, "overlaps"),
     "reversed": (lambda r: {"spans": edit_span(r, "sink", segments=((1, 0),))}, "reversed"),
@@ -205,6 +205,65 @@ BAD: dict[str, tuple[Any, str]] = {
 def test_contradictions_are_refused_by_name(case: str) -> None:
     run = make_run(7)
     change, message = BAD[case]
+    with pytest.raises(InputError, match=message):
+        replace(run, **change(run))
+
+
+def test_sinks_may_be_several_and_belong_to_documents() -> None:
+    run = make_run(10, secondary=(3, 6, 8), extras=True)
+    sinks = {span.name: span.document for span in run.spans if span.kind == "sink"}
+    assert sinks == {"sink": None, "sink:3": None, "sink:6": 0, "sink:8": 0}
+    assert run.budget()["sink"] == pytest.approx(
+        sum(float(run.mass[..., i].mean()) for i, span in enumerate(run.spans) if span.kind == "sink"), abs=1e-7
+    )
+    with pytest.raises(InputError, match='"sink:8" belongs to document 4, but there are 4'):
+        replace(run, spans=edit_span(run, "sink:8", document=4))
+
+
+BAD_EXTRAS: dict[str, tuple[Any, str]] = {
+    "top-half": (lambda r: {"top_token": None}, "top_mass and top_token are kept together"),
+    "edges-half": (lambda r: {"distance_edges": None}, "distance_mass and distance_edges are kept together"),
+    "edges-list": (lambda r: {"distance_edges": list(r.distance_edges)}, "distance_edges is"),
+    "edges-short": (lambda r: {"distance_edges": r.distance_edges[:-1]}, "distance_edges is"),
+    "top-without-rows": (lambda r: {"row_mass": None, "row_total": None}, "row_mass is None"),
+    "top-shape": (lambda r: {"top_mass": r.top_mass[:, :, :1]}, "top_mass is float32 of shape"),
+    "top-dtype": (lambda r: {"top_token": r.top_token.astype(np.int64)}, "top_token is int64"),
+    "columns-list": (lambda r: {"column_mass": r.column_mass.tolist()}, "column_mass must be a numpy array"),
+    "columns-nan": (lambda r: {"column_mass": shifted(r.column_mass, (0, 0, 0), np.nan)}, "column_mass holds"),
+    "columns-negative": (lambda r: {"column_mass": shifted(r.column_mass, (0, 0, 0), -2)}, "column_mass holds"),
+    "columns-sum": (
+        lambda r: {"column_mass": shifted(r.column_mass, (1, 2, 0), 2e-4)},
+        'column_mass of span "sink" does not add up',
+    ),
+    "distance-sum": (lambda r: {"distance_mass": shifted(r.distance_mass, (0, 0, 1), 2e-4)}, "with the sinks does not"),
+    "value-sum": (lambda r: {"value_mass": shifted(r.value_mass, (0, 0, 1), 2e-4)}, "value_mass does not add up"),
+    "value-sink": (
+        lambda r: {"value_mass": moved(r.value_mass, 1, -1)},
+        'value_mass gives mass to span "learned_sink"',
+    ),
+    "question-answer": (
+        lambda r: {"question_mass": moved(r.question_mass, 1, -2)},
+        'question_mass gives mass to span "answer"',
+    ),
+    "top-position": (lambda r: {"top_token": shifted(r.top_token, (0, 0, 0, 0), 1000)}, "position that is no token's"),
+    "top-unseen": (lambda r: {"top_token": shifted(r.top_token, (0, 0, 0, 0), -1)}, '"sink" is -1 where a row sees'),
+    "top-elsewhere": (lambda r: {"top_token": shifted(r.top_token, (0, 0, 0, 0), 1)}, '"sink" lies outside it'),
+    "top-heavy": (lambda r: {"top_mass": shifted(r.top_mass, (0, 0, 0, 1), 0.9)}, "is more than its mass"),
+    "top-light": (lambda r: {"top_mass": r.top_mass * np.float32(0.1)}, "less than its mean token's"),
+}
+
+
+def moved(array: np.ndarray, source: int, target: int) -> np.ndarray:
+    copy = array.copy()
+    copy[..., target] += copy[..., source]
+    copy[..., source] = 0
+    return copy
+
+
+@pytest.mark.parametrize("case", BAD_EXTRAS)
+def test_contradicting_extras_are_refused_by_name(case: str) -> None:
+    run = make_run(7, extras=True, learned_sink=True)
+    change, message = BAD_EXTRAS[case]
     with pytest.raises(InputError, match=message):
         replace(run, **change(run))
 

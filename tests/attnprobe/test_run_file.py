@@ -76,6 +76,34 @@ def test_round_trip_is_bit_equal(tmp_path: Path, keep_rows: bool, learned_sink: 
     assert_same(Run.load(str(path)), run)
 
 
+@pytest.mark.parametrize("keep_rows", [True, False])
+def test_extras_make_the_round_trip(tmp_path: Path, keep_rows: bool) -> None:
+    run = make_run(11, extras=True, keep_rows=keep_rows, learned_sink=True, secondary=(8,), windows=(None, 9))
+    assert (run.top_mass is None) != keep_rows
+    path = tmp_path / "r.safetensors"
+    run.save(path)
+    assert_same(Run.load(path), run)
+    entry, tensors = split(path.read_bytes())
+    write_parts(path, {**entry, "distance_edges": [0.0, *entry["distance_edges"][1:]]}, tensors)
+    with pytest.raises(RunFileError, match="distance_edges is"):
+        Run.load(path)
+    del tensors["column_mass"]
+    write_parts(path, entry, tensors)
+    with pytest.raises(RunFileError, match='"column_mass" is missing'):
+        Run.load(path)
+
+
+def test_files_of_the_first_schema_are_still_read(saved: Path) -> None:
+    entry, tensors = split(saved.read_bytes())
+    assert entry["schema"] == 2
+    older = {key: value for key, value in entry.items() if key not in ("extras", "distance_edges")} | {"schema": 1}
+    write_parts(saved, older, tensors)
+    assert_same(Run.load(saved), make_run(1))
+    write_parts(saved, {**older, "extras": []}, tensors)
+    with pytest.raises(RunFileError, match='field "extras" is unknown'):
+        Run.load(saved)
+
+
 def test_saving_a_loaded_run_gives_the_same_bytes(saved: Path, tmp_path: Path) -> None:
     again = tmp_path / "again.safetensors"
     Run.load(saved).save(again)
@@ -232,7 +260,7 @@ def test_other_safetensors_files_are_not_runs(saved: Path) -> None:
 def test_a_newer_schema_asks_for_an_upgrade(saved: Path) -> None:
     entry, tensors = split(saved.read_bytes())
     write_parts(saved, {"schema": 7, "anything": "else"}, tensors)
-    with pytest.raises(RunFileError, match=r"newer attnprobe \(schema 7; this version reads up to 1\): upgrade"):
+    with pytest.raises(RunFileError, match=r"newer attnprobe \(schema 7; this version reads up to 2\): upgrade"):
         Run.load(saved)
     write_parts(saved, {**entry, "schema": 0}, tensors)
     with pytest.raises(RunFileError, match="schema 0 does not exist"):
@@ -264,6 +292,13 @@ ENTRIES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "span-kind": (lambda e: with_span(e, 0, kind=["sink"]), "is unknown"),
     "span-gap": (lambda e: with_span(e, 0, segments=[]), "belong to no span"),
     "span-huge": (lambda e: with_span(e, 0, segments=[[0, 10**30]]), "overlaps|spans cover"),
+    "extras-missing": (lambda e: {k: v for k, v in e.items() if k != "extras"}, 'field "extras" is missing'),
+    "extras-type": (lambda e: {**e, "extras": {}}, 'field "extras" has the wrong type dict'),
+    "extras-unknown": (lambda e: {**e, "extras": ["mass"]}, "extras\" names 'mass'"),
+    "extras-nested": (lambda e: {**e, "extras": [["top_mass"]]}, 'extras" names'),
+    "extras-absent": (lambda e: {**e, "extras": ["top_mass"]}, 'tensor "top_mass" is missing'),
+    "edges-alone": (lambda e: {**e, "distance_edges": [0, 1]}, "distance_mass and distance_edges are kept together"),
+    "edges-type": (lambda e: {**e, "distance_edges": "0"}, 'field "distance_edges" has the wrong type str'),
     "rows-not-kept": (lambda e: {**e, "rows_kept": False}, 'tensor "row_mass" does not belong'),
 }
 

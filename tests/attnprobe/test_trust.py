@@ -130,9 +130,9 @@ def test_check_has_nothing_to_compare_in_the_fallback(make_lm: Any) -> None:
 def test_a_total_that_does_not_add_up_stops_the_measurement(
     make_lm: Any, prompts: list[ap.Prompt], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from attnprobe import capture
+    from attnprobe import reduction
 
-    original = capture.span_lse
-    monkeypatch.setattr(capture, "span_lse", lambda *a, **k: original(*a, **k) + 1e-3)
+    original = reduction.span_lse
+    monkeypatch.setattr(reduction, "span_lse", lambda *a, **k: original(*a, **k) + 1e-3)
     with pytest.raises(ap.CaptureError, match=r"differs from an independent one by 0\.001"):
         ap.measure(make_lm(), prompts[0], max_new_tokens=2)

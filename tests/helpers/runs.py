@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,66 @@ def make_spans(
     return tuple(spans), n_prompt
 
 
+def with_secondary_sinks(spans: tuple[Span, ...], positions: tuple[int, ...]) -> tuple[Span, ...]:
+    """The same partition with some tokens taken out of their spans, as spans of kind ``sink``."""
+    out = list(spans)
+    for p in sorted(positions):
+        (i,) = [i for i, span in enumerate(out) if any(a <= p < b for a, b in span.segments)]
+        pieces = [
+            piece
+            for a, b in out[i].segments
+            for piece in (((a, p), (p + 1, b)) if a <= p < b else ((a, b),))
+            if piece[0] < piece[1]
+        ]
+        document = out[i].document if out[i].kind == "document" else None
+        out[i] = replace(out[i], segments=tuple(pieces))
+        out.insert(i + 1, Span("sink", f"sink:{p}", document, ((p, p + 1),)))
+    return tuple(out)
+
+
+def _extras(
+    rng: np.random.Generator,
+    spans: tuple[Span, ...],
+    weight: np.ndarray,
+    total: np.ndarray,
+    row_mass: np.ndarray,
+    distance: np.ndarray,
+    seen: np.ndarray,
+) -> dict[str, Any]:
+    """The optional arrays of a run, token by token from its weights ``[layer, head, row, token]``."""
+    share = weight / total[..., None]
+    top_mass, top_token = np.zeros(row_mass.shape, np.float32), np.full(row_mass.shape, -1, np.int32)
+    sinks = np.zeros(share.shape[-1], dtype=bool)
+    for i, span in enumerate(spans):
+        if span.kind == "learned_sink":
+            top_mass[..., i] = row_mass[..., i]
+        tokens = np.array([token for a, b in span.segments for token in range(a, b)], dtype=int)
+        if not tokens.size:
+            continue
+        sinks[tokens] = span.kind == "sink"
+        own = share[..., tokens]
+        visible = seen[:, None, :, :][..., tokens].any(-1)  # [layer, 1, row]
+        top_mass[..., i] = np.where(visible, np.minimum(own.max(-1), row_mass[..., i]), 0)
+        top_token[..., i] = np.where(visible, tokens[own.argmax(-1)], -1)
+    edges = [0, 1]
+    while edges[-1] <= distance.max():
+        edges.append(2 * edges[-1])
+    bins = [np.where((distance >= a) & (distance < b) & ~sinks, share, 0).sum(-1).mean(-1) for a, b in pairwise(edges)]
+    other = {}
+    for name, kind in (("value_mass", "learned_sink"), ("question_mass", "answer")):
+        array = rng.exponential(1, (*share.shape[:2], len(spans)))
+        array[..., [i for i, span in enumerate(spans) if span.kind == kind]] = 0
+        other[name] = (array / array.sum(-1, keepdims=True)).astype(np.float32)
+    return {
+        "top_mass": top_mass,
+        "top_token": top_token,
+        "column_mass": share.mean(2).astype(np.float32),
+        "distance_mass": np.stack(bins, -1).astype(np.float32),
+        "distance_edges": tuple(edges),
+        **other,
+    }
+
+
 def make_run(
     seed: int = 0,
     *,
@@ -57,15 +118,19 @@ def make_run(
     learned_sink: bool = False,
     uniform: bool = False,
     windows: tuple[int | None, ...] | None = None,
+    secondary: tuple[int, ...] = (),
+    extras: bool = False,
     **changes: Any,
 ) -> Run:
     """A valid run of a model that never was.
 
     ``windows`` gives each layer's sliding window in tokens (None: full attention); ``uniform`` makes all logits 0;
-    ``changes`` replace fields of the finished run, and so may make it invalid.
+    ``secondary`` are positions of secondary sinks; ``extras`` fills all optional arrays (those of values and of the
+    question with masses of other logits); ``changes`` replace fields of the finished run, and so may make it invalid.
     """
     rng = np.random.default_rng(seed)
     spans, n_prompt = make_spans(document_tokens, n_answer, names, learned_sink)
+    spans = with_secondary_sinks(spans, secondary)
     n_tokens = n_prompt + n_answer
     n_rows = n_answer if n_rows is None else n_rows
     first = n_prompt - 1 if rows == "predicting" else n_prompt
@@ -86,6 +151,9 @@ def make_run(
             span_weight[..., i] += weight[..., start:stop].sum(-1)
             visible[..., i] += seen[..., start:stop].sum(-1)
     row_mass = (span_weight / total[..., None]).astype(np.float32)
+    optional = _extras(rng, spans, weight, total, row_mass, row - key, seen) if extras else {}
+    if not keep_rows:
+        optional = {name: array for name, array in optional.items() if not name.startswith("top")}
     token_ids = tuple(int(i) for i in rng.integers(0, 50_000, n_tokens))
     run = Run(
         mass=row_mass.mean(axis=2, dtype=np.float64).astype(np.float32),
@@ -105,5 +173,6 @@ def make_run(
         warnings=("document 1 is dull",),
         residual=3e-7,
         manifest={"model": {"id": "tiny", "revision": None}, "seed": seed, "inv_freq": [1.0, 0.5], "ok": True},
+        **optional,
     )
     return replace(run, **changes) if changes else run

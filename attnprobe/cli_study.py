@@ -1,0 +1,140 @@
+"""The command ``attnprobe study``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from attnprobe.cli_options import (
+    AttnImplementation,
+    DeviceMap,
+    Dtype,
+    Json,
+    Layout,
+    Limit,
+    Markers,
+    Quiet,
+    Revision,
+    Rope,
+    Template,
+    TrustRemoteCode,
+    bytes_of,
+)
+from attnprobe.cli_output import reported
+from attnprobe.terminal import say
+
+
+def study(
+    prompts: Annotated[Path, typer.Argument(metavar="PROMPTS", help="Prompt file, one question a prompt.")],
+    model: Annotated[
+        list[str], typer.Option("--model", "-m", help="Alias, hub id, folder, or .gguf file; may be repeated.")
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for every finished cell and the results; a second call resumes.")],
+    answers: Annotated[
+        Literal["file", "generate"],
+        typer.Option(help="Force the file's answers, or the model's own most frequent answer to each question."),
+    ] = "file",
+    design: Annotated[
+        Literal["williams", "cyclic", "insertion"],
+        typer.Option(
+            help="Every document at every position, neighbours balanced or rotated; or only the document with the "
+            "answer moved."
+        ),
+    ] = "williams",
+    bases: Annotated[int, typer.Option(min=1, help="Random base orders of each question.")] = 1,
+    seed: Annotated[int, typer.Option(help="Draws base orders and distractors.")] = 0,
+    documents: Annotated[
+        int | None,
+        typer.Option(min=2, help="Fill questions up to so many documents with distractors from the file's others."),
+    ] = None,
+    gold_only: Annotated[
+        bool, typer.Option("--gold-only", help="With --documents: keep of each question the marked evidence only.")
+    ] = False,
+    limit: Limit = None,
+    variants: Annotated[
+        str,
+        typer.Option(
+            help='Measured beside the prompts: null, preamble, dummy, or one change, e.g. "markers=numbered"; none.'
+        ),
+    ] = "null,preamble",
+    preamble: Annotated[str | None, typer.Option(help="The sentence of the variant preamble.")] = None,
+    length_matched: Annotated[
+        bool, typer.Option("--length-matched", help="Fill shorter documents up to the longest one's tokens.")
+    ] = False,
+    extras: Annotated[
+        str, typer.Option(help="More to measure: distance, values, effects (of hiding each document).")
+    ] = "",
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer to generate, tokens.")] = 32,
+    keep_runs: Annotated[str, typer.Option(help="Whole run files to keep, as a size.")] = "2 GB",
+    beyond_window: Annotated[
+        bool, typer.Option("--beyond-window", help="Allow prompts longer than the model was made for.")
+    ] = False,
+    layout: Layout = "question_last",
+    markers: Markers = "xml",
+    template: Template = "auto",
+    dtype: Dtype = None,
+    device_map: DeviceMap = None,
+    attn_implementation: AttnImplementation = None,
+    rope: Rope = None,
+    revision: Revision = None,
+    trust_remote_code: TrustRemoteCode = False,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Measure cells again that failed.")] = False,
+    json_: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Study attention by position: every question's documents at all positions.
+
+    Prints the curve with intervals over questions, what is left of it without known artefacts, and how much of the
+    variation is position. Every finished cell is kept in OUT at once; the same command goes on where it was
+    interrupted.
+    """
+    with reported():
+        from attnprobe.grid_processes import own_device
+        from attnprobe.study_command import StudyInput, print_study, run_study
+        from attnprobe.study_options import StudyOptions
+
+        choices: dict[str, Any] = {"preamble": preamble} if preamble is not None else {}
+        given = StudyInput(
+            models=tuple(model),
+            prompts=prompts,
+            answers=answers,
+            n_documents=documents,
+            gold_only=gold_only,
+            limit=limit,
+            form={"layout": layout, "markers": markers, "template": template},
+            loading={
+                "dtype": dtype,
+                "device_map": device_map or own_device(),
+                "attn_implementation": attn_implementation,
+                "rope": rope,
+                "revision": revision,
+                "trust_remote_code": trust_remote_code,
+            },
+        )
+        options = StudyOptions(
+            design=design,
+            bases=bases,
+            seed=seed,
+            variants=_names(variants),
+            length_matched=length_matched,
+            extras=_names(extras),
+            max_new_tokens=max_new_tokens,
+            beyond_window=beyond_window,
+            **choices,
+        )
+        try:
+            result = run_study(
+                given, options, out, keep_runs=bytes_of(keep_runs), retry_failed=retry_failed, quiet=quiet
+            )
+        except KeyboardInterrupt:
+            say(f"interrupted: every finished cell is kept in {out}; the same command goes on from there")
+            raise typer.Exit(130) from None
+        if result is not None:
+            print_study(result, json_)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    """``null,preamble`` as names; ``none`` or nothing as no names."""
+    return tuple(name.strip() for name in text.split(",") if name.strip() and name.strip() != "none")

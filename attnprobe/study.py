@@ -1,0 +1,415 @@
+"""Study: attention by position as a measured result, with intervals over questions."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from attnprobe.curve import Heads, Layers, choose_heads, middle_positions
+from attnprobe.decompose import Decomposition, decompose
+from attnprobe.errors import InputError
+from attnprobe.estimates import Band, Interval
+from attnprobe.intervals import mean_interval, simultaneous_band
+from attnprobe.norms import effective_documents
+from attnprobe.ranks import RankCorrelation, rank_correlation
+from attnprobe.spans import SPAN_KINDS
+from attnprobe.study_cells import ASKED
+from attnprobe.study_curve import StudyCurve, claim, study_curve
+from attnprobe.study_data import StudyData
+from attnprobe.study_folder import StudyFolder
+from attnprobe.study_options import StudyOptions
+
+HEADLINE_NORMS = ("share", "log_share")
+"""Both orders of averaging: only what both show is claimed."""
+
+
+_VIEW_NAMES = {
+    "first": "first row",
+    "later": "later rows",
+    "question": "question rows",
+    "weighted": "value-weighted",
+}
+_ABOUT = {"preamble": "a sentence before the documents", "dummy": "a document without content"}
+
+
+@dataclass(frozen=True)
+class PanelRow:
+    """One line of the artefact panel: the same curve with one suspect taken out."""
+
+    name: str
+    about: str
+    curves: Mapping[str, StudyCurve]
+
+
+@dataclass(frozen=True)
+class GoldLogprob:
+    """Log-probability of the answer by the position of the document that holds it.
+
+    Parameters
+    ----------
+    values
+        float64 [position], nats: mean over questions, each less its own mean over positions.
+    band
+        Simultaneous band.
+    head_minus_middle, tail_minus_middle
+        Nats, t intervals over questions; None without a middle.
+    n
+        Questions with one known gold document that stood at every position.
+    """
+
+    values: np.ndarray
+    band: Band
+    head_minus_middle: Interval | None
+    tail_minus_middle: Interval | None
+    n: int
+
+
+@dataclass(frozen=True, eq=False)
+class Study:
+    """What :func:`attnprobe.rotate` measured; made of one :class:`StudyData` a model.
+
+    Every method takes ``model``, which may be left out where there is one model only.
+    """
+
+    data: Mapping[str, StudyData]
+    options: StudyOptions
+
+    def __repr__(self) -> str:
+        one = next(iter(self.data.values()))
+        return (
+            f"Study({', '.join(self.data)}: {len(one.questions)} questions x {len(one.orders[0])} orders, "
+            f"{one.n_documents} documents, {self.options.design})"
+        )
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Names of the models."""
+        return tuple(self.data)
+
+    def of(self, model: str | None = None) -> StudyData:
+        """The arrays of one model.
+
+        Raises
+        ------
+        InputError
+            An unknown model, or none named where there are several.
+        """
+        if model is None:
+            if len(self.data) > 1:
+                raise InputError(f"the study has several models; name one: {', '.join(self.data)}")
+            return next(iter(self.data.values()))
+        if model not in self.data:
+            raise InputError(f"the study has no model {model!r}; it has {', '.join(self.data)}")
+        return self.data[model]
+
+    def curve(
+        self,
+        norm: str = "share",
+        *,
+        view: str = "raw",
+        variant: str = ASKED,
+        calibrated: bool = False,
+        layers: Layers = None,
+        heads: Heads = None,
+        level: float = 0.95,
+        middle: str = "default",
+        model: str | None = None,
+    ) -> StudyCurve:
+        """Attention by position, geometric over questions, with a simultaneous band.
+
+        Parameters
+        ----------
+        norm
+            ``share``, ``log_share``, ``mass``, ``density`` or ``advantage``.
+        view
+            What of a run: ``raw``, ``apart`` (without secondary sinks), ``trimmed`` (without each document's heaviest
+            token), ``first`` or ``later`` answer rows, ``question`` rows.
+        variant
+            ``asked`` (the prompts as they are) or another variant of the study.
+        calibrated
+            Divide by the ``null`` variant's value in the same order. This assumes that what the model does with no
+            question is bias and adds, in logs, to what it does with one.
+        layers, heads
+            As in :meth:`attnprobe.Run.curve`.
+        level
+            Of the intervals.
+        middle
+            See :func:`attnprobe.curve.middle_positions`.
+        model
+            Which model.
+        """
+        data = self.of(model)
+        values = data.log_values(norm, view=view, variant=variant, layers=layers, heads=heads)
+        if calibrated:
+            values = values - data.log_values(norm, view=view, variant="null", layers=layers, heads=heads)
+        if variant == "dummy":
+            values = _at_dummy(values, data)
+        return study_curve(
+            values,
+            norm=norm,
+            view=view,
+            variant=f"{variant}, calibrated" if calibrated else variant,
+            level=level,
+            middle=middle,
+            seed=self.options.seed,
+        )
+
+    def interval(
+        self, level: float = 0.95, norm: str = "share", end: str = "head", model: str | None = None, **selection: Any
+    ) -> Interval:
+        """Interval of head/middle, or with ``end="tail"`` of tail/middle; other arguments as in :meth:`curve`.
+
+        Raises
+        ------
+        InputError
+            Two documents or fewer have no middle.
+        """
+        if end not in ("head", "tail"):
+            raise InputError(f'end is {end!r}; give "head" or "tail"')
+        curve = self.curve(norm, level=level, model=model, **selection)
+        found = curve.head_middle if end == "head" else curve.tail_middle
+        if found is None:
+            raise InputError("two documents have no middle; a ratio takes three or more")
+        return found
+
+    def decompose(self, norm: str = "log_share", model: str | None = None, **selection: Any) -> Decomposition:
+        """How much of the variation of log values is position, content, their interaction, and the rest.
+
+        Raises
+        ------
+        InputError
+            For the insertion design, in which documents do not stand everywhere.
+        """
+        if self.options.design == "insertion":
+            raise InputError("an insertion design moves one document only, so content cannot be told from position; "
+                             "use williams or cyclic")  # fmt: skip
+        data = self.of(model)
+        values = data.log_values(norm, **selection)
+        n_bases = len(set(data.bases.tolist()))
+        shape = (len(values), n_bases, -1, data.n_documents)
+        return decompose(values.reshape(shape), data.permutations.reshape(shape))
+
+    def artefact_panel(self, model: str | None = None) -> tuple[PanelRow, ...]:
+        """The raw curve, and the same with each known artefact taken out, in both orders of averaging."""
+        data = self.of(model)
+        rows: list[tuple[str, str, dict[str, Any]]] = [("raw", "as measured", {})]
+        rows.append(("trimmed", "without each document's heaviest token", {"view": "trimmed"}))
+        if "null" in data.variants:
+            rows.append(("sinks apart", "without the secondary sinks of the null runs", {"view": "apart"}))
+            rows.append(("null", 'question and answer both "N/A"', {"variant": "null"}))
+            rows.append(("calibrated", "raw over null, order by order", {"calibrated": True}))
+        for variant in data.variants:
+            if variant not in (ASKED, "null"):
+                rows.append((variant, _ABOUT.get(variant, "the prompt in another form"), {"variant": variant}))
+        if "preamble" in data.variants:
+            rows.append(("preamble, trimmed", "both", {"variant": "preamble", "view": "trimmed"}))
+        for view, what in (
+            ("first", "the row that predicts the answer's first token"),
+            ("later", "all later answer rows"),
+            ("question", "the question's own rows"),
+            ("weighted", "mass times the norm of what each key writes"),
+        ):
+            if f"{ASKED}/mass.{view}" in data.arrays:
+                rows.append((_VIEW_NAMES[view], what, {"view": view}))
+        return tuple(
+            PanelRow(name, about, {norm: self.curve(norm, model=model, **choice) for norm in HEADLINE_NORMS})
+            for name, about, choice in rows
+        )
+
+    def uniform(self, model: str | None = None) -> np.ndarray:
+        """Share of each position if all tokens of the documents got the same, float64 [position]."""
+        tokens = self.of(model).array(ASKED, "tokens")
+        shares: np.ndarray = (tokens / tokens.sum(axis=-1, keepdims=True)).mean(axis=(0, 1))
+        return shares
+
+    def claim(self, model: str | None = None) -> str:
+        """The verdict that both orders of averaging give, or that they differ."""
+        return claim({norm: self.curve(norm, model=model) for norm in HEADLINE_NORMS})
+
+    def gold_logprob(self, level: float = 0.95, model: str | None = None) -> GoldLogprob | None:
+        """Log-probability of the answer by the position of its document; None where no such document is known."""
+        data = self.of(model)
+        places, logprob = data.gold_positions, data.answer_logprob
+        usable = [q for q in range(len(places)) if set(places[q]) == set(range(data.n_documents))]
+        if not usable:
+            return None
+        profiles = np.stack([[logprob[q][places[q] == p].mean() for p in range(data.n_documents)] for q in usable])
+        profiles = profiles - profiles.mean(axis=1, keepdims=True)
+        middle = list(middle_positions(data.n_documents))
+
+        def against(end: int) -> Interval | None:
+            if not middle:
+                return None
+            return mean_interval(profiles[:, end] - profiles[:, middle].mean(axis=1), level=level)
+
+        return GoldLogprob(
+            profiles.mean(axis=0),
+            simultaneous_band(profiles, level=level, seed=self.options.seed),
+            against(0),
+            against(-1),
+            len(usable),
+        )
+
+    def budget(self, model: str | None = None, variant: str = ASKED) -> dict[str, float]:
+        """Mean mass of each kind of span; ``secondary_sink`` apart from the first token's ``sink``. Sums to 1."""
+        mean = self.of(model).array(variant, "budget").mean(axis=(0, 1, 2))
+        return dict(zip((*SPAN_KINDS, "secondary_sink"), mean.tolist(), strict=True))
+
+    def mass_and_effect(
+        self, norm: str = "share", level: float = 0.95, model: str | None = None, **selection: Any
+    ) -> RankCorrelation:
+        """Rank correlation of a document's attention and its effect on the answer; takes the extra ``effects``.
+
+        The effect is the answer's log-probability less that with the document hidden from the answer's rows. The
+        headline is the correlation within question and position. Other arguments as in :meth:`curve`.
+
+        Raises
+        ------
+        InputError
+            The study did not measure effects.
+        """
+        data = self.of(model)
+        values = data.log_values(norm, **selection)
+        return rank_correlation(values, data.array(ASKED, "effect"), data.permutations, level)
+
+    def distance(
+        self, layers: Layers = None, heads: Heads = None, model: str | None = None
+    ) -> tuple[np.ndarray, tuple[int, ...]]:
+        """Mass by distance from the row, mean over all questions and orders; takes the extra ``distance``.
+
+        Returns
+        -------
+        (numpy.ndarray, tuple of int)
+            float64 [bin], and the edges of the bins in tokens, one more than bins: bin b holds keys at distances from
+            ``edges[b]`` to ``edges[b + 1] - 1``. Sinks are left out.
+
+        Raises
+        ------
+        InputError
+            The study did not measure it.
+        """
+        data = self.of(model)
+        chosen, _, _ = choose_heads(data.layers, data.n_heads, layers, heads)
+        # Shorter prompts have fewer bins: there is nothing at larger distances.
+        mass = np.nan_to_num(data.array(ASKED, "distance"))[:, :, chosen].mean(axis=(0, 1, 2))
+        edges = np.nanmax(data.array(ASKED, "distance_edges"), axis=(0, 1))
+        return mass, tuple(int(edge) for edge in edges)
+
+    def top_fraction(self, model: str | None = None) -> np.ndarray:
+        """How much of a document's mass its heaviest token holds, by position: mean over all else, float64."""
+        fractions: np.ndarray = np.nanmean(self.of(model).array(ASKED, "top_fraction"), axis=(0, 1, 2, 3))
+        return fractions
+
+    def agreement(self, model: str | None = None) -> float | None:
+        """How often the model's own answers in a question's orders are its most frequent one; None if one was taken."""
+        own = self.of(model).own_answers
+        shares = [Counter(texts).most_common(1)[0][1] / len(texts) for texts in own.values() if len(texts) > 1]
+        return float(np.mean(shares)) if shares else None
+
+    def table(self, model: str | None = None) -> list[dict[str, Any]]:
+        """One row a question, order and position: the document there, its values, and the order's log-probability."""
+        data = self.of(model)
+        columns = {
+            "mass": np.exp(data.log_values("mass")),
+            "share": np.exp(data.log_values("share")),
+            "log_share": data.log_values("log_share"),
+            "share_trimmed": np.exp(data.log_values("share", view="trimmed")),
+            "density": np.exp(data.log_values("density")),
+            "advantage": data.log_values("advantage"),
+        }
+        if "null" in data.variants:
+            columns["share_null"] = np.exp(data.log_values("share", variant="null"))
+        rows = []
+        for q, id in enumerate(data.questions):
+            for o, order in enumerate(data.orders[q]):
+                fact = data.facts[ASKED][q][o]
+                for position, document in enumerate(fact["documents"]):
+                    rows.append(
+                        {
+                            "question": id,
+                            "base": order.base,
+                            "order": order.number,
+                            "position": position,
+                            "document": document,
+                            "is_gold": fact["gold_position"] == position,
+                            **{name: _json(values[q, o, position]) for name, values in columns.items()},
+                            "answer_logprob": float(data.answer_logprob[q, o]),
+                        }
+                    )
+        return rows
+
+    def to_dict(self, model: str | None = None) -> dict[str, Any]:
+        """The findings as JSON values."""
+        data = self.of(model)
+        gold = self.gold_logprob(model=model)
+        return {
+            "model": data.model,
+            "options": self.options.to_dict(),
+            "n_questions": len(data.questions),
+            "n_orders": len(data.orders[0]),
+            "n_documents": data.n_documents,
+            "incomplete": dict(data.incomplete),
+            "claim": self.claim(model),
+            "uniform": self.uniform(model).tolist(),
+            "budget": self.budget(model),
+            "budget_null": self.budget(model, "null") if "null" in data.variants else None,
+            "top_fraction": self.top_fraction(model).tolist(),
+            "effective_documents": effective_documents(self.curve("share", model=model).values),
+            "panel": [
+                {"name": row.name, "about": row.about, **{n: c.to_dict() for n, c in row.curves.items()}}
+                for row in self.artefact_panel(model)
+            ],
+            "decomposition": None if self.options.design == "insertion" else self.decompose(model=model).to_dict(),
+            "gold_logprob": None
+            if gold is None
+            else {
+                "values": gold.values.tolist(),
+                "band": gold.band.to_dict(),
+                "head_minus_middle": None if gold.head_minus_middle is None else gold.head_minus_middle.to_dict(),
+                "tail_minus_middle": None if gold.tail_minus_middle is None else gold.tail_minus_middle.to_dict(),
+                "n": gold.n,
+            },
+            "mass_and_effect": self.mass_and_effect(model=model).to_dict()
+            if "effects" in self.options.extras
+            else None,
+            "agreement": self.agreement(model),
+            "own_answers": {id: list(texts) for id, texts in data.own_answers.items()},
+        }
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Study:
+        """Read a study that :func:`attnprobe.rotate` wrote, finished or not; no model is loaded.
+
+        Raises
+        ------
+        InputError
+            The folder holds no study, or no question of it is complete.
+        RunFileError
+            A file is damaged.
+        """
+        path = Path(folder)
+        parts = sorted(file.parent for file in path.glob("*/study.json"))
+        if not parts:
+            raise InputError(f"{path} holds no study; give the folder that a study was written to (out)")
+        data = [StudyFolder.open(path, part.name, 0).load() for part in parts]
+        content = json.loads((parts[0] / "study.json").read_text(encoding="utf-8"))
+        return cls({one.model: one for one in data}, StudyOptions.of(content["options"]))
+
+
+def _at_dummy(values: np.ndarray, data: StudyData) -> np.ndarray:
+    """Only the position where the dummy stood, order by order; the rest is undefined."""
+    out = np.full_like(values, np.nan)
+    for o, order in enumerate(data.orders[0]):
+        position = order.number % data.n_documents
+        out[:, o, position] = values[:, o, position]
+    return out
+
+
+def _json(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None

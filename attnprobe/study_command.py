@@ -1,0 +1,195 @@
+"""Run a study from the command line or a config: read the prompts, study each model, write tables and pictures."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attnprobe.distractors import study_records
+from attnprobe.errors import InputError
+from attnprobe.rotating import KEEP_RUNS, questions_of, study_of_model
+from attnprobe.study import Study
+from attnprobe.study_data import StudyData
+from attnprobe.study_figure import save_study_figures
+from attnprobe.study_folder import folder_name
+from attnprobe.study_options import StudyOptions
+from attnprobe.terminal import say, speaks_unicode
+
+if TYPE_CHECKING:
+    from attnprobe.study_config import StudyConfig
+
+SUMMARY, TABLE = "summary.json", "table.csv"
+
+
+@dataclass(frozen=True)
+class StudyInput:
+    """What a study reads, and on which models.
+
+    Parameters
+    ----------
+    models
+        Aliases, hub ids, folders or files.
+    prompts
+        A prompt file of any of the known formats.
+    answers
+        ``file``: force the file's answers; ``generate``: the model's own most frequent ones.
+    n_documents
+        Fill questions with fewer documents up with distractors from the file's other questions; None leaves them.
+    gold_only
+        Take only the documents that the file marks as evidence, and fill up from there.
+    limit
+        Questions to take; None for all.
+    form
+        Layout, markers and template of the prompts.
+    loading
+        Arguments of :func:`attnprobe.load`.
+    """
+
+    models: tuple[str, ...]
+    prompts: Path
+    answers: str = "file"
+    n_documents: int | None = None
+    gold_only: bool = False
+    limit: int | None = None
+    form: Mapping[str, Any] | None = None
+    loading: Mapping[str, Any] | None = None
+
+
+def run_study(
+    given: StudyInput,
+    options: StudyOptions,
+    out: Path,
+    *,
+    keep_runs: int = KEEP_RUNS,
+    retry_failed: bool = False,
+    quiet: bool = False,
+) -> Study | None:
+    """Study every model, one loaded at a time, and write summary, table and pictures beside the cells.
+
+    Returns
+    -------
+    Study or None
+        None where other processes are still measuring: the last one writes the results.
+
+    Raises
+    ------
+    InputError
+        Prompts, answers or options that do not fit; a folder of another study.
+    """
+    from attnprobe.models import load
+
+    read = study_records(given.prompts, given.n_documents, limit=given.limit, seed=options.seed, **(given.form or {}))
+    records = read.records
+    for warning in (*read.warnings, *read.refused[:5]):
+        say(f"note: {warning}", quiet)
+    if len(read.refused) > 5:
+        say(f"note: {len(read.refused) - 5} more questions left out", quiet)
+    forced: Sequence[str | None] | None = None
+    if given.answers == "file":
+        forced = [record.prompt.answer for record in records]
+        without = [record.prompt.id for record in records if not record.prompt.answer]
+        if without:
+            raise InputError(
+                f"{len(without)} of {len(records)} questions of {given.prompts} have no answer to force, e.g. "
+                f"{without[0]!r}; give each one, or let the model write its own (--answers generate)"
+            )
+    questions = questions_of(records, forced)
+    data: dict[str, StudyData] = {}
+    seen: set[str] = set()
+    for name in given.models:
+        lm = load(name, progress=not quiet, **(given.loading or {}))
+        if lm.source.name in seen:
+            raise InputError(f"model {lm.source.name!r} is given twice; a study takes each model once")
+        seen.add(lm.source.name)
+        found = study_of_model(lm, questions, options, out, keep_runs, retry_failed, quiet)
+        if found is not None:
+            data[lm.source.name] = found
+        del lm
+    if len(data) < len(given.models):
+        say("other processes are still measuring; the last one writes the results", quiet)
+        return None
+    study = Study(data, options)
+    for model in study.models:
+        write_results(study, model, out / folder_name(model), quiet)
+    return study
+
+
+def write_results(study: Study, model: str, folder: Path, quiet: bool = True) -> None:
+    """Write the summary, the table and the pictures of one model's study."""
+    from attnprobe.run_folder import write_text
+
+    write_text(folder / SUMMARY, json.dumps(study.to_dict(model), indent=1, allow_nan=False) + "\n")
+    write_text(folder / TABLE, table_csv(study.table(model)))
+    pictures = save_study_figures(study, folder, model)
+    say(f"{SUMMARY}, {TABLE}, {', '.join(path.name for path in pictures)} in {folder}", quiet)
+
+
+def table_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows as CSV; undefined values are empty."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({name: f"{value:.6g}" if isinstance(value, float) else value for name, value in row.items()})
+    return text.getvalue()
+
+
+def run_study_config(config: StudyConfig, *, quiet: bool, retry_failed: bool, as_json: bool) -> int:
+    """Run a study as its config says, and print what it found; gives the exit status."""
+    from attnprobe.config_fields import n_bytes
+    from attnprobe.grid_processes import own_device
+
+    variants = [
+        *(["null"] if config.null else []),
+        *(["preamble"] if config.preamble is not None else []),
+        *config.variants,
+    ]
+    options: dict[str, Any] = {} if config.preamble is None else {"preamble": config.preamble}
+    study = run_study(
+        StudyInput(
+            models=tuple(config.models),
+            prompts=config.prompts,
+            answers=config.answers,
+            n_documents=config.n_documents,
+            gold_only=config.gold_only,
+            limit=config.limit,
+            form={"layout": config.layout, "markers": config.markers, "template": config.template},
+            loading={"dtype": config.dtype, "device_map": config.device_map or own_device(), "rope": config.rope},
+        ),
+        StudyOptions(
+            design=config.design,
+            bases=config.bases,
+            seed=config.seed,
+            variants=tuple(variants),
+            length_matched=config.length_matched,
+            extras=tuple(config.extras),
+            rows=config.rows,
+            max_new_tokens=config.max_new_tokens,
+            beyond_window=config.beyond_window,
+            **options,
+        ),
+        config.out,
+        keep_runs=n_bytes(config.keep_rows_up_to),
+        retry_failed=retry_failed,
+        quiet=quiet,
+    )
+    if study is not None:
+        print_study(study, as_json)
+    return 0
+
+
+def print_study(study: Study, as_json: bool) -> None:
+    """Print the findings on standard output."""
+    from attnprobe.cli_output import print_json, print_lines
+    from attnprobe.study_text import study_lines
+
+    if as_json:
+        print_json({name: study.to_dict(name) for name in study.models})
+        return
+    for name in study.models:
+        print_lines([*study_lines(study, name, speaks_unicode()), ""])

@@ -1,0 +1,137 @@
+"""The curve of a study: attention by position over questions, with intervals, and what may be said of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from attnprobe.curve import middle_positions
+from attnprobe.errors import InputError
+from attnprobe.estimates import Band, Interval
+from attnprobe.fit import StudyFit, fit_profiles
+from attnprobe.flatness import Flatness, flatness_test, verdict
+from attnprobe.intervals import end_log_ratios, mean_interval, ratio_interval, simultaneous_band
+
+
+@dataclass(frozen=True, eq=False)
+class StudyCurve:
+    """Attention by position, the unit of all intervals being the question.
+
+    Parameters
+    ----------
+    norm, view, variant
+        What was averaged: see :meth:`attnprobe.study_data.StudyData.log_values`.
+    profiles
+        float64 [question, position]: logs, nats, averaged over each question's orders. For ``advantage`` these are the
+        values themselves.
+    values
+        float64 [position]: geometric mean over questions (arithmetic for ``advantage``).
+    band
+        Simultaneous band of all positions on the scale of ``values``.
+    middle
+        Positions that count as the middle; empty for two documents or fewer.
+    head_middle, tail_middle
+        First and last position over the middle's mean, with t intervals of the questions' log ratios; for
+        ``advantage`` differences in nats. None without a middle.
+    flatness
+        Test of no position effect by sign-flipped profiles.
+    verdict
+        One of the verdicts of :func:`attnprobe.flatness.verdict`.
+    """
+
+    norm: str
+    view: str
+    variant: str
+    profiles: np.ndarray
+    values: np.ndarray
+    band: Band
+    middle: tuple[int, ...]
+    head_middle: Interval | None
+    tail_middle: Interval | None
+    flatness: Flatness
+    verdict: str
+
+    def fit(self, model: str = "symmetric") -> StudyFit:
+        """Fit a model of the curve; see :func:`attnprobe.fit.fit_profiles`."""
+        if self.norm == "advantage":
+            raise InputError("an advantage is a difference of logs, which the models do not describe; fit a share")
+        return fit_profiles(np.exp(self.profiles), model)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the profiles, as JSON values."""
+        return {
+            "norm": self.norm,
+            "view": self.view,
+            "variant": self.variant,
+            "n_questions": len(self.profiles),
+            "values": [_json(value) for value in self.values],
+            "band": self.band.to_dict(),
+            "middle": list(self.middle),
+            "head_middle": None if self.head_middle is None else self.head_middle.to_dict(),
+            "tail_middle": None if self.tail_middle is None else self.tail_middle.to_dict(),
+            "flatness": asdict(self.flatness),
+            "verdict": self.verdict,
+        }
+
+
+def study_curve(
+    log_values: np.ndarray,
+    *,
+    norm: str,
+    view: str = "raw",
+    variant: str = "asked",
+    level: float = 0.95,
+    middle: str = "default",
+    seed: int = 0,
+) -> StudyCurve:
+    """Make the curve of log values ``[question, order, position]``; NaN orders are left out of a question's mean."""
+    defined = ~np.isnan(log_values)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        profiles = np.where(defined, log_values, 0.0).sum(axis=1) / defined.sum(axis=1)
+    is_log = norm != "advantage"
+    positions = middle_positions(profiles.shape[1], middle)
+    ends = end_log_ratios(profiles, middle) if is_log else _differences(profiles, positions)
+    interval = ratio_interval if is_log else mean_interval
+    head, tail = (interval(end, level=level) if positions else None for end in ends)
+    as_ratios = [ratio_interval(end, level=level) for end in ends]
+    band = simultaneous_band(profiles, level=level, seed=seed)
+    return StudyCurve(
+        norm=norm,
+        view=view,
+        variant=variant,
+        profiles=profiles,
+        values=np.exp(profiles.mean(axis=0)) if is_log else profiles.mean(axis=0),
+        band=band.exp() if is_log else band,
+        middle=positions,
+        head_middle=head,
+        tail_middle=tail,
+        flatness=flatness_test(profiles, seed=seed),
+        verdict=verdict(as_ratios[0], as_ratios[1]),
+    )
+
+
+def _differences(profiles: np.ndarray, middle: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """First and last position less the middle's mean, nats; the values are logs themselves."""
+    centre = profiles[:, list(middle)].mean(axis=1) if middle else np.full(len(profiles), np.nan)
+    return profiles[:, 0] - centre, profiles[:, -1] - centre
+
+
+def _json(value: float) -> float | str | None:
+    if math.isnan(value):
+        return None
+    return float(value) if math.isfinite(value) else str(value)
+
+
+def claim(curves: Mapping[str, StudyCurve]) -> str:
+    """What curves in several norms say together: their verdict where they agree.
+
+    The order of averaging can turn a finding round, so that what only one order shows is not claimed.
+    """
+    verdicts = {norm: curve.verdict for norm, curve in curves.items()}
+    if len(set(verdicts.values())) == 1:
+        return next(iter(verdicts.values()))
+    return "depends on the order of averaging (" + ", ".join(f"{norm}: {v}" for norm, v in verdicts.items()) + ")"

@@ -1,0 +1,218 @@
+"""The numbers of a study of one model, as arrays over questions and orders."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from attnprobe.curve import Heads, Layers, choose_heads
+from attnprobe.designs import Order
+from attnprobe.errors import InputError
+from attnprobe.norms import NORMS
+from attnprobe.study_cells import ASKED, VIEWS
+
+
+@dataclass(frozen=True, eq=False)
+class StudyData:
+    """What was measured on one model.
+
+    Parameters
+    ----------
+    model
+        Its name.
+    questions
+        Ids of the questions, in the file's order; those of which a cell failed are left out.
+    orders
+        For each question the orders of its documents, in the order of the arrays' second axis.
+    arrays
+        By ``"<variant>/<name>"``, float32 ``[question, order, ...]``; see :func:`attnprobe.study_cells.reduced`.
+        NaN where undefined.
+    facts
+        By variant: ``[question][order]`` of what is not an array.
+    layers
+        The model's own numbers of the layer axis.
+    own_answers
+        By question id, what the model writes by itself: one text, or one an order.
+    incomplete
+        Questions that were left out, and why.
+    """
+
+    model: str
+    questions: tuple[str, ...]
+    orders: tuple[tuple[Order, ...], ...]
+    arrays: Mapping[str, np.ndarray]
+    facts: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]]
+    layers: tuple[int, ...]
+    own_answers: Mapping[str, tuple[str, ...]]
+    incomplete: Mapping[str, str]
+
+    @property
+    def n_documents(self) -> int:
+        """Documents of each question."""
+        return len(self.orders[0][0].permutation)
+
+    @property
+    def n_heads(self) -> int:
+        """Query heads of a layer."""
+        return int(self.arrays[f"{ASKED}/mass.raw"].shape[3])
+
+    @property
+    def variants(self) -> tuple[str, ...]:
+        """What was measured, the prompts as they are first."""
+        names = dict.fromkeys(name.split("/")[0] for name in self.arrays)
+        return (ASKED, *(name for name in names if name != ASKED))
+
+    @property
+    def permutations(self) -> np.ndarray:
+        """int ``[question, order, position]``: the document that stands there."""
+        return np.array([[order.permutation for order in orders] for orders in self.orders])
+
+    @property
+    def bases(self) -> np.ndarray:
+        """int ``[order]``: the base order that each order belongs to."""
+        return np.array([order.base for order in self.orders[0]])
+
+    @property
+    def gold_positions(self) -> np.ndarray:
+        """int ``[question, order]``: where the document with the answer stands; -1 where none is known."""
+        return np.array(
+            [[-1 if (p := fact["gold_position"]) is None else p for fact in facts] for facts in self.facts[ASKED]]
+        )
+
+    @property
+    def answer_logprob(self) -> np.ndarray:
+        """float64 ``[question, order]``: log-probability of the whole answer, nats."""
+        return np.array([[float(np.sum(fact["answer_logprob"])) for fact in facts] for facts in self.facts[ASKED]])
+
+    def array(self, variant: str, name: str) -> np.ndarray:
+        """One array, float64.
+
+        Raises
+        ------
+        InputError
+            When the study did not measure it.
+        """
+        if variant not in self.variants:
+            raise InputError(f"this study has no variant {variant!r}; it has {', '.join(self.variants)}")
+        key = f"{variant}/{name}"
+        if key not in self.arrays:
+            known = sorted(k.split("/", 1)[1] for k in self.arrays if k.startswith(f"{variant}/"))
+            raise InputError(f"the variant {variant!r} of this study has no {name}; it has {', '.join(known)}")
+        return self.arrays[key].astype(np.float64)
+
+    def log_values(
+        self,
+        norm: str = "share",
+        *,
+        view: str = "raw",
+        variant: str = ASKED,
+        layers: Layers = None,
+        heads: Heads = None,
+    ) -> np.ndarray:
+        """Logs of a norm's values, float64 ``[question, order, position]``, nats; NaN where undefined.
+
+        Parameters
+        ----------
+        norm
+            ``share``, ``mass``, ``density``: the value averaged over heads and layers, then its log. ``log_share``:
+            the log share of each head, then the average. ``advantage``: as it is, a difference of logs.
+        view
+            One of :data:`attnprobe.study_cells.VIEWS`; density and advantage have raw, apart and trimmed.
+        variant
+            One of ``variants``.
+        layers, heads
+            As in :meth:`attnprobe.Run.curve`.
+        """
+        if norm not in NORMS:
+            raise InputError(f"norm {norm!r} is unknown; expected one of {', '.join(NORMS)}")
+        if view not in VIEWS:
+            raise InputError(f"view {view!r} is unknown; expected one of {', '.join(VIEWS)}")
+        chosen, _, _ = choose_heads(self.layers, self.n_heads, layers, heads)
+        quantity = norm if norm in ("density", "advantage") else "mass"
+        values = self.array(variant, f"{quantity}.{view}")[:, :, chosen]  # [Q, O, chosen head, K]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            if norm == "log_share":
+                shares = values / np.nansum(values, axis=-1, keepdims=True)
+                return _mean(np.log(shares), axis=2)
+            pooled = _mean(values, axis=2)
+            if norm == "advantage":
+                return pooled
+            if norm == "share":
+                pooled = pooled / np.nansum(pooled, axis=-1, keepdims=True)
+            return np.log(pooled)
+
+
+def _mean(values: np.ndarray, axis: int) -> np.ndarray:
+    """Mean without NaN; NaN where there is nothing else."""
+    defined = ~np.isnan(values)
+    count = defined.sum(axis=axis)
+    total = np.where(defined, values, 0.0).sum(axis=axis)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        result: np.ndarray = np.where(count > 0, total / count, np.nan)
+    return result
+
+
+def stacked(
+    model: str,
+    questions: Sequence[tuple[int, str]],
+    orders: Mapping[int, Sequence[Order]],
+    cells: Mapping[tuple[int, int, int, str], tuple[Mapping[str, np.ndarray], Mapping[str, Any]]],
+    variants: Sequence[str],
+    own_answers: Mapping[str, tuple[str, ...]],
+    incomplete: Mapping[str, str],
+) -> StudyData:
+    """Put the cells of one model together.
+
+    Parameters
+    ----------
+    model
+        Its name.
+    questions
+        Number and id of each question of which every cell is there.
+    orders
+        Of each question, by number.
+    cells
+        Arrays and facts of each cell, by question, base, order and variant.
+    variants
+        The variants that have cells of their own, the prompts as they are first.
+    own_answers, incomplete
+        As in :class:`StudyData`.
+    """
+    facts: dict[str, list[list[Mapping[str, Any]]]] = {}
+    columns: dict[str, list[list[np.ndarray]]] = {}
+    for variant in variants:
+        rows = [
+            [cells[number, order.base, order.number, variant] for order in orders[number]] for number, _ in questions
+        ]
+        facts[variant] = [[fact for _, fact in row] for row in rows]
+        names = dict.fromkeys(name for row in rows for arrays, _ in row for name in arrays)
+        for name in names:
+            columns[name] = [[arrays.get(name, _NOTHING) for arrays, _ in row] for row in rows]
+    return StudyData(
+        model=model,
+        questions=tuple(id for _, id in questions),
+        orders=tuple(tuple(orders[number]) for number, _ in questions),
+        arrays={name: _rectangle(column) for name, column in columns.items()},
+        facts=facts,
+        layers=tuple(facts[variants[0]][0][0]["layers"]),
+        own_answers=own_answers,
+        incomplete=incomplete,
+    )
+
+
+_NOTHING = np.empty(0, dtype=np.float32)
+
+
+def _rectangle(column: list[list[np.ndarray]]) -> np.ndarray:
+    """One array ``[question, order, ...]``; where the last axes differ in length, filled up with NaN."""
+    parts = [array for row in column for array in row]
+    shape = max((array.shape for array in parts), key=lambda shape: (len(shape), shape[-1:]))
+    out = np.full((len(column), len(column[0]), *shape), np.nan, dtype=np.float32)
+    for q, row in enumerate(column):
+        for o, array in enumerate(row):
+            if array.size:
+                out[(q, o, ..., slice(0, array.shape[-1]))] = array
+    return out

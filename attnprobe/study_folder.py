@@ -1,0 +1,219 @@
+"""A study on disk: one folder a model, one line and one file a finished cell.
+
+study.json                     the models and the options, for the reader
+<model>/own/                   the model's own answers (a grid: grid.json, cells-*.jsonl)
+<model>/cells/                 the orders (a grid)
+<model>/arrays/<cell>.safetensors
+<model>/runs/<cell>.safetensors    whole measurements, up to a size
+<model>/study.json             questions, orders and options: what reading the cells takes
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attnprobe.designs import Order
+from attnprobe.errors import InputError, RunFileError
+from attnprobe.grid import read_cells
+from attnprobe.run_folder import write_text
+from attnprobe.study_cells import CellResult
+from attnprobe.study_data import StudyData, stacked
+from attnprobe.study_options import StudyOptions
+
+if TYPE_CHECKING:
+    from attnprobe.rotating import Question
+
+SCHEMA = 1
+ABOUT = "study.json"
+
+
+@dataclass
+class CellStore:
+    """Arrays of cells, and whole runs as long as there is room for them."""
+
+    arrays: Path
+    runs: Path
+    keep_runs: int
+    used: int
+
+    def put(self, key: str, result: CellResult) -> None:
+        """Keep one cell's arrays, and its runs if they fit; a reader sees whole files only."""
+        from safetensors.numpy import save
+
+        content = save({name: np.ascontiguousarray(array) for name, array in result.arrays.items()})
+        _write_bytes(self.arrays / f"{key}.safetensors", content)
+        for variant, run in result.runs.items():
+            size = sum(array.nbytes for array in vars(run).values() if isinstance(array, np.ndarray))
+            if self.used + size <= self.keep_runs:
+                run.save(self.runs / f"{key}-{variant}.safetensors")
+                self.used += size
+
+    def get(self, key: str) -> dict[str, np.ndarray]:
+        """The arrays of one cell."""
+        from safetensors import SafetensorError
+        from safetensors.numpy import load_file
+
+        path = self.arrays / f"{key}.safetensors"
+        try:
+            return dict(load_file(path))
+        except FileNotFoundError:
+            raise RunFileError(f"{path} is missing, though its cell is finished; delete the line of {key} in cells/ "
+                               "and run the study again") from None  # fmt: skip
+        except (SafetensorError, OSError) as error:
+            raise RunFileError(f"{path} is damaged ({error}); delete it and the line of {key} in cells/, and run the "
+                               "study again") from error  # fmt: skip
+
+
+@dataclass(frozen=True)
+class StudyFolder:
+    """The folder of one model's study."""
+
+    path: Path
+    store: CellStore
+
+    @classmethod
+    def open(cls, out: Path, model: str, keep_runs: int) -> StudyFolder:
+        """Make the folder, or go on in it.
+
+        Raises
+        ------
+        InputError
+            The folder cannot be made.
+        """
+        path = out / folder_name(model)
+        try:
+            for name in ("own", "cells", "arrays", "runs"):
+                (path / name).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"{path} cannot be made a folder: {error.strerror}; give another out") from error
+        used = sum(file.stat().st_size for file in (path / "runs").glob("*.safetensors"))
+        return cls(path, CellStore(path / "arrays", path / "runs", keep_runs, used))
+
+    @property
+    def own(self) -> Path:
+        """The grid of the model's own answers."""
+        return self.path / "own"
+
+    @property
+    def cells(self) -> Path:
+        """The grid of the orders."""
+        return self.path / "cells"
+
+    def describe(
+        self,
+        model: str,
+        questions: Sequence[Question],
+        orders: Mapping[int, Sequence[Order]],
+        options: StudyOptions,
+        variants: Sequence[str],
+    ) -> None:
+        """Write down what reading the cells takes."""
+        from attnprobe import __version__
+
+        content = {
+            "schema": SCHEMA,
+            "attnprobe": __version__,
+            "model": model,
+            "options": options.to_dict(),
+            "variants": list(variants),
+            "questions": [
+                {
+                    "number": question.number,
+                    "id": question.id,
+                    "gold": question.gold,
+                    "forced": question.answer,
+                    "orders": [asdict(order) for order in orders[question.number]],
+                }
+                for question in questions
+            ],
+        }
+        write_text(self.path / ABOUT, json.dumps(content, indent=1, allow_nan=False) + "\n")
+
+    def load(self) -> StudyData:
+        """Read the study; questions of which a cell is missing or failed are left out.
+
+        Raises
+        ------
+        InputError
+            No question is complete.
+        RunFileError
+            A file is damaged.
+        """
+        about = _about(self.path)
+        records = read_cells(self.cells)
+        questions, cells, orders = [], {}, {}
+        missing: dict[str, str] = {}
+        for question in about["questions"]:
+            number = question["number"]
+            own = [Order(o["base"], o["number"], tuple(o["permutation"])) for o in question["orders"]]
+            wanted = {
+                (
+                    number,
+                    order.base,
+                    order.number,
+                    variant,
+                ): f"q{number:04d}-b{order.base}-o{order.number:02d}-{variant}"
+                for order in own
+                for variant in about["variants"]
+            }
+            bad = [key for key in wanted.values() if records.get(key, {}).get("status") != "done"]
+            if bad:
+                record = records.get(bad[0])
+                missing[question["id"]] = str(record["error"]) if record else "not measured yet"
+                continue
+            questions.append((number, question["id"]))
+            orders[number] = own
+            cells.update({place: (self.store.get(key), records[key]["result"]) for place, key in wanted.items()})
+        if not questions:
+            first, why = next(iter(missing.items()))
+            raise InputError(f"{self.path}: no question is complete; the first, {first!r}: {why}")
+        return stacked(
+            about["model"], questions, orders, cells, about["variants"], self._own_answers(dict(questions)), missing
+        )
+
+    def _own_answers(self, ids: Mapping[int, str]) -> dict[str, tuple[str, ...]]:
+        """What the model writes by itself, by question, in the order of the orders."""
+        answers: dict[str, list[str]] = {}
+        for _, record in sorted(read_cells(self.own).items()):
+            if record["status"] == "done" and record["result"]["question"] in ids:
+                answers.setdefault(ids[record["result"]["question"]], []).append(record["result"]["answer"])
+        return {id: tuple(texts) for id, texts in answers.items()}
+
+
+def folder_name(model: str) -> str:
+    """A model's name as the name of a folder."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", model).strip(".")[-80:] or "model"
+
+
+def _about(path: Path) -> dict[str, Any]:
+    file = path / ABOUT
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        if content["schema"] > SCHEMA:
+            raise InputError(f"{file} was written by a newer attnprobe; upgrade attnprobe")
+    except FileNotFoundError:
+        raise InputError(f"{path} holds no study; give the folder that a study was written to") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise RunFileError(f"{file} is damaged: {error}") from error
+    return dict(content)
+
+
+def _write_bytes(path: Path, content: bytes) -> None:
+    temporary = path.with_name(f".attnprobe-{secrets.token_hex(8)}.tmp")
+    try:
+        with temporary.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

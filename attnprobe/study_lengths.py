@@ -1,0 +1,55 @@
+"""Documents of one length: the shorter ones filled up with neutral text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attnprobe.document import Document
+from attnprobe.neutral import matched_text, neutral_words
+from attnprobe.prompt import Prompt
+from attnprobe.study_options import changed
+
+
+def length_matched(prompt: Prompt, tokenizer: Any, seed: int = 0) -> Prompt:
+    """Fill every document up to the tokens of the longest one with sentences about nothing asked.
+
+    The share of a longer document is larger for its length alone; position designs average that out over documents,
+    this takes it out of every single order. The match is exact where the tokenizer allows, and else as close as it
+    gets; a study keeps the tokens of every document beside its values.
+
+    Parameters
+    ----------
+    prompt
+        A prompt of documents.
+    tokenizer
+        Of the model that is going to read it.
+    seed
+        Draws the sentences; each document gets its own.
+    """
+    lengths = [_tokens(prompt, document, tokenizer) for document in prompt.documents]
+    longest = max(lengths)
+    documents = []
+    for number, (document, length) in enumerate(zip(prompt.documents, lengths, strict=True)):
+        if length == longest:
+            documents.append(document)
+            continue
+
+        def count(text: str, document: Document = document, length: int = length) -> tuple[int, int]:
+            found = _tokens(prompt, _longer(document, text), tokenizer) - length
+            return found, found
+
+        missing = (longest - length, longest - length)
+        filler = matched_text(neutral_words(seed * 1000 + number), count, missing, tokenizer)
+        documents.append(_longer(document, filler.text))
+    return changed(prompt, documents=documents)
+
+
+def _longer(document: Document, text: str) -> Document:
+    joined = f"{document.text} {text}" if document.text else text
+    return Document(joined, document.id, document.source, document.score, document.timestamp)
+
+
+def _tokens(prompt: Prompt, document: Document, tokenizer: Any) -> int:
+    """Tokens of a document in its place; alone in the prompt, as its neighbours do not matter."""
+    encoded = changed(prompt, documents=[document]).encode(tokenizer)
+    return next(span.n_tokens for span in encoded.spans if span.kind == "document")

@@ -1,0 +1,151 @@
+"""What a study measures beside the prompts as they are, and under which choices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from difflib import get_close_matches
+from typing import Any, get_args
+
+from attnprobe.document import Document
+from attnprobe.errors import InputError
+from attnprobe.prompt import Layout, Markers, Prompt, Template
+
+PREAMBLE = "Answer the question at the end from the documents below, in a few words."
+"""The sentence that the ``preamble`` variant puts before the documents."""
+
+NOTHING = "N/A"
+"""Question and answer of the ``null`` variant."""
+
+PLAIN_VARIANTS = ("null", "preamble", "dummy")
+"""Beside these, one option of the prompt can be changed, e.g. ``"markers=numbered"``."""
+
+EXTRAS = ("distance", "values", "effects")
+
+_FORMS = {"markers": get_args(Markers), "template": get_args(Template), "layout": get_args(Layout)}
+_CHANGES = tuple(f"{name}={value}" for name, values in _FORMS.items() for value in values)
+
+
+@dataclass(frozen=True)
+class StudyOptions:
+    """Choices of a study that change its numbers.
+
+    Parameters
+    ----------
+    design
+        ``williams``, ``cyclic`` or ``insertion``: see :mod:`attnprobe.designs`.
+    bases
+        Random base orders of each question's documents. With two or more, what a document does at a position
+        (interaction) is told apart from noise.
+    seed
+        Draws the base orders.
+    variants
+        What is measured beside the prompts as they are, in every order: ``null`` (question and answer both "N/A"; gives
+        the secondary sinks, too), ``preamble`` (a sentence before the documents), ``dummy`` (a document without
+        content in place of one of the documents, at each position in turn), or one changed option of the prompt
+        (``markers=``, ``template=``, ``layout=``).
+    preamble
+        The sentence.
+    length_matched
+        Shorter documents are filled up with neutral text to the tokens of the longest one of their question.
+    extras
+        Further quantities of the prompts as they are: ``distance`` and ``values`` as in :func:`attnprobe.measure`;
+        ``effects``, what hiding each document from the answer's rows does to the answer's log-probability.
+    rows
+        As in :func:`attnprobe.measure`.
+    max_new_tokens
+        Longest answer to generate, tokens.
+    beyond_window
+        As in :func:`attnprobe.measure`.
+    """
+
+    design: str = "williams"
+    bases: int = 1
+    seed: int = 0
+    variants: tuple[str, ...] = ("null", "preamble")
+    preamble: str = PREAMBLE
+    length_matched: bool = False
+    extras: tuple[str, ...] = ()
+    rows: str = "predicting"
+    max_new_tokens: int = 32
+    beyond_window: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("variants", "extras"):
+            value = getattr(self, name)
+            if isinstance(value, str) or not isinstance(value, Sequence):
+                raise InputError(f"{name} is {value!r}; give a list of names")
+            object.__setattr__(self, name, tuple(value))
+        for variant in self.variants:
+            if variant not in (*PLAIN_VARIANTS, *_CHANGES):
+                near = get_close_matches(str(variant), (*PLAIN_VARIANTS, *_CHANGES), n=1)
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                raise InputError(
+                    f"variant {variant!r} is unknown{hint} known: {', '.join((*PLAIN_VARIANTS, *_CHANGES))}"
+                )
+        if len(set(self.variants)) < len(self.variants):
+            raise InputError(f"variants are {', '.join(self.variants)}; each can be measured once only")
+        unknown = [extra for extra in self.extras if extra not in EXTRAS]
+        if unknown:
+            raise InputError(
+                f"extras {', '.join(unknown)}: a study takes {', '.join(EXTRAS)} (the heaviest tokens and the "
+                "question's rows are always measured)"
+            )
+        if not self.preamble.strip():
+            raise InputError("preamble is empty; give a sentence, or leave the variant preamble out")
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+
+    @classmethod
+    def of(cls, options: dict[str, Any]) -> StudyOptions:
+        """From keyword arguments; unknown ones are refused by name."""
+        known = [field.name for field in fields(cls)]
+        for name in options:
+            if name not in known:
+                near = get_close_matches(name, known, n=1)
+                hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
+                raise InputError(f"a study has no option {name!r}; {hint}")
+        return cls(**options)
+
+
+DUMMY = Document("This page holds no text.")
+"""What stands in the place of a document in the ``dummy`` variant: grammatical, and about nothing asked."""
+
+
+def ordered_prompt(prompt: Prompt, permutation: Sequence[int]) -> Prompt:
+    """The prompt with ``documents[permutation[position]]`` at each position; names stay with their documents."""
+    named = [
+        document if document.id is not None else _named(document, str(number))
+        for number, document in enumerate(prompt.documents)
+    ]
+    return changed(prompt, documents=[named[number] for number in permutation])
+
+
+def variant_prompt(prompt: Prompt, variant: str, options: StudyOptions, position: int = 0) -> Prompt:
+    """A prompt in one of the variants; ``position`` is where the dummy goes.
+
+    The ``null`` variant's documents, and all that stands before them, are those of the prompt.
+    """
+    if variant == "null":
+        return changed(prompt, question=NOTHING)
+    if variant == "preamble":
+        text = options.preamble if prompt.instruction is None else f"{prompt.instruction}\n\n{options.preamble}"
+        return changed(prompt, instruction=text)
+    if variant == "dummy":
+        documents = list(prompt.documents)
+        documents[position] = Document(DUMMY.text, id=documents[position].id, source=documents[position].source)
+        return changed(prompt, documents=documents)
+    name, value = variant.split("=")
+    return changed(prompt, **{name: value})
+
+
+def changed(prompt: Prompt, **changes: Any) -> Prompt:
+    """A copy of a prompt of documents with some of its parts replaced."""
+    parts = ("documents", "question", "system", "layout", "markers", "template", "answer", "id", "instruction")
+    return Prompt(**{name: changes.get(name, getattr(prompt, name)) for name in parts})
+
+
+def _named(document: Document, name: str) -> Document:
+    return Document(document.text, name, document.source, document.score, document.timestamp)

@@ -1,0 +1,191 @@
+"""The lines that a terminal shows of a study."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attnprobe.estimates import Interval
+from attnprobe.norms import effective_documents
+from attnprobe.study import Study
+from attnprobe.study_curve import StudyCurve
+from attnprobe.terminal import WIDTH, bars, count, decimal, fit, percent, table, wrapped
+
+_SHOWN = 40
+_KINDS = {"learned_sink": "learned sink", "secondary_sink": "secondary sinks"}
+
+
+def study_lines(study: Study, model: str | None = None, unicode: bool = True) -> list[str]:
+    """What ``attnprobe study`` prints of one model."""
+    data, options = study.of(model), study.options
+    curve, logs = study.curve("share", model=model), study.curve("log_share", model=model)
+    bases = f", {count(options.bases, 'base order')} each" if options.bases > 1 else ""
+    return [
+        f"{data.model}: {study.claim(model)}",
+        *wrapped(
+            f"{count(len(data.questions), 'question')} x {count(len(data.orders[0]), 'order')} "
+            f"({options.design}{bases}), {count(data.n_documents, 'document')}. Share of the documents' attention: "
+            "pooled over heads and layers, and per head (geometric mean). Brackets: 95 %, all positions at once."
+        ),
+        "",
+        *_curve_lines(curve, logs, study.uniform(model).tolist(), unicode),
+        *_ratio_lines(curve, logs),
+        *wrapped(f"flat at all? p = {_p(curve)} pooled, {_p(logs)} per head (sign-flipped profiles)"),
+        "",
+        *_panel_lines(study, model),
+        "",
+        *_decomposition_lines(study, model),
+        *_gold_lines(study, model),
+        *_effect_lines(study, model),
+        *_concentration_lines(study, model, curve),
+        *_budget_lines(study.budget(model)),
+        *_own_lines(study, model),
+        *_incomplete_lines(study, model),
+    ]
+
+
+def interval_text(interval: Interval | None, digits: int = 2) -> str:
+    """``3.51 (2.90 to 4.20)``, or the estimate alone where there is no interval."""
+    if interval is None or interval.estimate is None:
+        return "-"
+    if interval.low is None or interval.high is None:
+        return decimal(interval.estimate, digits)
+    low, high = decimal(interval.low, digits), decimal(interval.high, digits)
+    return f"{decimal(interval.estimate, digits)} ({low} to {high})"
+
+
+def _curve_lines(curve: StudyCurve, logs: StudyCurve, uniform: Sequence[float], unicode: bool) -> list[str]:
+    line = "│" if unicode else "|"
+    even = 1 / len(curve.values)
+    columns = [
+        [str(position) for position in range(len(curve.values))],
+        [percent(value) for value in curve.values],
+        _band_texts(curve),
+        [percent(value) for value in logs.values],
+        _band_texts(logs),
+    ]
+    header = ["position", "pooled", "", "per head", ""]
+    used = sum(max(len(head), *map(len, cells)) + 2 for head, cells in zip(header, columns, strict=True))
+    header.append(f"{line} even, {percent(even)}")
+    columns.append(bars(curve.values.tolist(), max(WIDTH - used, 8), even, unicode))
+    lines = table(header, list(zip(*columns, strict=True)), [True] * 5 + [False])
+    if len(curve.values) <= _SHOWN:
+        return lines
+    half = _SHOWN // 2
+    return [*lines[: 1 + half], f"... {len(curve.values) - 2 * half} positions more ...", *lines[-half:]]
+
+
+def _band_texts(curve: StudyCurve) -> list[str]:
+    low, high = curve.band.low, curve.band.high
+    if low is None or high is None:
+        return [""] * len(curve.values)
+    return [f"[{100 * a:.1f}, {100 * b:.1f}]" for a, b in zip(low, high, strict=True)]
+
+
+def _ratio_lines(curve: StudyCurve, logs: StudyCurve) -> list[str]:
+    if not curve.middle:
+        return ["two documents have no middle, so there are no ratios"]
+    middle = f"middle: position{'s' if len(curve.middle) > 1 else ''} {', '.join(map(str, curve.middle))}"
+    lines = []
+    for name, pooled, per_head in (
+        ("head/middle", curve.head_middle, logs.head_middle),
+        ("tail/middle", curve.tail_middle, logs.tail_middle),
+    ):
+        lines.append(f"{name}  pooled {interval_text(pooled)}, per head {interval_text(per_head)}")
+    lines[-1] += f"   ({middle})"
+    reason = curve.head_middle.reason if curve.head_middle is not None else None
+    return [*(line for text in lines for line in wrapped(text)), *(wrapped(reason) if reason else [])]
+
+
+def _p(curve: StudyCurve) -> str:
+    if curve.flatness.p is None:
+        return f"- ({curve.flatness.reason})"
+    return decimal(curve.flatness.p, 4)
+
+
+def _panel_lines(study: Study, model: str | None) -> list[str]:
+    """The artefact panel, one order of averaging after the other: side by side they do not fit 80 columns."""
+    panel = study.artefact_panel(model)
+    lines = []
+    for norm, name in (("share", "pooled"), ("log_share", "per head")):
+        rows = [
+            [row.name, interval_text(row.curves[norm].head_middle), interval_text(row.curves[norm].tail_middle)]
+            for row in panel
+        ]
+        lines += [*table([f"what is left, {name}", "head/middle", "tail/middle"], rows, [False] * 3), ""]
+    return [*lines, *wrapped("; ".join(f"{row.name}: {row.about}" for row in panel) + ".", indent="  ")]
+
+
+def _decomposition_lines(study: Study, model: str | None) -> list[str]:
+    if study.options.design == "insertion":
+        return []
+    parts = study.decompose(model=model)
+    named = [("position", parts.position), ("content", parts.content), ("interaction", parts.interaction)]
+    text = ", ".join(f"{name} {interval_text(part)}" for name, part in named if part is not None)
+    more = (
+        "" if parts.interaction is not None else "; interaction and noise need two or more base orders to be told apart"
+    )
+    return wrapped(f"variance of the per-head log share (omega squared): {text}{more}", indent="  ")
+
+
+def _gold_lines(study: Study, model: str | None) -> list[str]:
+    gold = study.gold_logprob(model=model)
+    if gold is None:
+        return wrapped("answer's log-probability by position: no single document is known to hold the answer")
+    return wrapped(
+        f"log-probability of the answer, by where its document stands (nats, {count(gold.n, 'question')}): "
+        f"head - middle {interval_text(gold.head_minus_middle)}, tail - middle "
+        f"{interval_text(gold.tail_minus_middle)}",
+        indent="  ",
+    )
+
+
+def _effect_lines(study: Study, model: str | None) -> list[str]:
+    if "effects" not in study.options.extras:
+        return []
+    found = study.mass_and_effect(model=model)
+    return wrapped(
+        f"share and effect on the answer (rank correlation): {interval_text(found.within_position)} within question "
+        f"and position; {interval_text(found.within_question)} within question; {interval_text(found.pooled)} pooled",
+        indent="  ",
+    )
+
+
+def _concentration_lines(study: Study, model: str | None, curve: StudyCurve) -> list[str]:
+    top = study.top_fraction(model)
+    middle = [float(top[position]) for position in curve.middle]
+    text = f"heaviest token: holds {percent(float(top[0]), 0)} of the first document's mass"
+    if middle:
+        text += f", {percent(sum(middle) / len(middle), 0)} of a middle one's"
+    effective = decimal(effective_documents(curve.values), 1)
+    return wrapped(f"{text}; effective number of documents {effective} of {len(curve.values)}", indent="  ")
+
+
+def _budget_lines(budget: dict[str, float]) -> list[str]:
+    parts = [f"{_KINDS.get(kind, kind)} {percent(value)}" for kind, value in budget.items() if value > 0]
+    return wrapped("budget: " + ", ".join(parts), indent="  ")
+
+
+def _own_lines(study: Study, model: str | None) -> list[str]:
+    data = study.of(model)
+    agreement = study.agreement(model)
+    if agreement is not None:
+        return wrapped(
+            f"answers: the most frequent own one of each question, written in {percent(agreement)} of orders"
+        )
+    lines = ["answers: forced; beside them what the model writes itself in the first order:"]
+    for id, forced in [(id, facts[0]["answer"]) for id, facts in zip(data.questions, data.facts["asked"], strict=True)][
+        :3
+    ]:
+        own = data.own_answers.get(id, ("",))[0]
+        lines.append(fit(f"  {id}: {' '.join(forced.split())!r}, own {' '.join(own.split())!r}", WIDTH).rstrip())
+    return lines
+
+
+def _incomplete_lines(study: Study, model: str | None) -> list[str]:
+    left_out = study.of(model).incomplete
+    if not left_out:
+        return []
+    id, why = next(iter(left_out.items()))
+    return wrapped(
+        f"left out: {count(len(left_out), 'question')}, as a cell failed, e.g. {fit(f'{id}: {why}', 300).rstrip()}"
+    )

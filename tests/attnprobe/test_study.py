@@ -1,0 +1,428 @@
+"""Studies end to end on small models: orders, variants, folders that resume, analyses, and the command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from planted_models import additive_lm
+from tiny_folder import prompt_records, save_tiny_model, write_prompts
+from typer.testing import CliRunner, Result
+
+import attnprobe as ap
+from attnprobe import cli, rotating, study_cells
+from attnprobe.errors import InputError
+from attnprobe.study import Study
+from attnprobe.study_cells import ASKED
+from attnprobe.study_options import StudyOptions, ordered_prompt, variant_prompt
+from attnprobe.study_text import study_lines
+
+COLOURS = ["red", "blue", "green", "grey"]
+WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", *COLOURS, "north", "west", "page", "holds"]
+K = 4
+
+
+@pytest.fixture(scope="module")
+def lm() -> ap.LanguageModel:
+    """Attention by key alone: every word has its own weight, positions have none."""
+    rng = np.random.default_rng(3)
+    return additive_lm(WORDS, None, {word: float(rng.normal(0, 0.7)) for word in WORDS if len(word) > 1})
+
+
+def prompt(number: int, **changes: Any) -> ap.Prompt:
+    rng = np.random.default_rng(number)
+    documents = [" ".join(rng.choice(WORDS[:12], 5)) for _ in range(K)]
+    documents[number % K] += " north"
+    return ap.Prompt(
+        **{"documents": documents, "question": "which page", "answer": "north", "id": f"q{number}"} | changes
+    )
+
+
+def prompts(n: int) -> list[ap.Prompt]:
+    return [prompt(number) for number in range(n)]
+
+
+@pytest.fixture(scope="module")
+def study(lm: ap.LanguageModel, tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, Path]:
+    out = tmp_path_factory.mktemp("study")
+    variants = ("null", "preamble", "dummy", "markers=numbered")
+    found = ap.rotate(
+        lm,
+        prompts(6),
+        answers=["north west"] * 6,
+        out=out,
+        bases=2,
+        variants=variants,
+        extras=("distance", "values", "effects"),
+    )
+    return found, out
+
+
+def test_every_document_stands_once_at_every_position_of_a_base(study: tuple[Study, Path]) -> None:
+    data = study[0].of()
+    assert data.permutations.shape == (6, 2 * K, K)
+    for q in range(6):
+        for base in (0, 1):
+            square = data.permutations[q, data.bases == base]
+            assert (np.sort(square, axis=0) == np.arange(K)[:, None]).all()
+    # base orders are drawn for each question
+    assert len({tuple(data.permutations[q, 0]) for q in range(6)}) > 1
+
+
+def test_log_values_equal_those_of_the_runs(study: tuple[Study, Path], lm: ap.LanguageModel) -> None:
+    data = study[0].of()
+    q, o = 4, 3
+    shown = ordered_prompt(prompt(q), data.orders[q][o].permutation)
+    run = ap.measure(lm, shown, answer="north west", extras=("top", "question"))
+    for norm in ("share", "mass", "density", "log_share", "advantage"):
+        values = run.curve(norm).values
+        expected = values if norm == "advantage" else np.log(values)
+        np.testing.assert_allclose(data.log_values(norm)[q, o], expected, atol=2e-6)
+    np.testing.assert_allclose(
+        data.log_values("share", view="trimmed")[q, o], np.log(run.curve(trimmed=True).values), atol=5e-6
+    )
+    for view, rows in (("first", slice(0, 1)), ("later", slice(1, None))):
+        np.testing.assert_allclose(
+            data.log_values("share", view=view)[q, o], np.log(run.curve(rows=rows).values), atol=2e-6
+        )
+    assert run.question_mass is not None
+    question = run.question_mass[..., list(run.document_spans)].mean(axis=(0, 1), dtype=np.float64)
+    np.testing.assert_allclose(
+        data.log_values("share", view="question")[q, o], np.log(question / question.sum()), atol=2e-6
+    )
+    one = data.log_values("share", layers=1, heads=0)[q, o]
+    np.testing.assert_allclose(one, np.log(run.curve(layers=1, heads=0).values), atol=2e-6)
+    np.testing.assert_allclose(data.answer_logprob[q, o], run.answer_logprob.sum(), atol=1e-5)
+
+
+@pytest.mark.parametrize("variant", ["null", "preamble", "dummy", "markers=numbered"])
+def test_variants_are_what_they_say(study: tuple[Study, Path], lm: ap.LanguageModel, variant: str) -> None:
+    found, _ = study
+    data = found.of()
+    q, o = 2, 5
+    order = data.orders[q][o]
+    shown = variant_prompt(ordered_prompt(prompt(q), order.permutation), variant, found.options, order.number % K)
+    run = ap.measure(lm, shown, answer="N/A" if variant == "null" else "north west")
+    np.testing.assert_allclose(data.log_values("share", variant=variant)[q, o], np.log(run.curve().values), atol=2e-6)
+
+
+def test_the_null_question_is_asked_of_the_same_documents() -> None:
+    plain = prompt(0)
+    null = variant_prompt(plain, "null", StudyOptions())
+    assert (null.documents, null.question) == (plain.documents, "N/A")
+    both = variant_prompt(prompt(0, instruction="Be brief."), "preamble", StudyOptions(preamble="Read."))
+    assert both.instruction == "Be brief.\n\nRead."
+
+
+def test_content_alone_gives_a_flat_curve_and_all_of_the_variance(study: tuple[Study, Path]) -> None:
+    """The model's logits depend on words only, so after averaging over positions nothing is left."""
+    found, _ = study
+    for norm in ("share", "log_share"):
+        curve = found.curve(norm)
+        np.testing.assert_allclose(curve.profiles - curve.profiles.mean(axis=1, keepdims=True), 0, atol=1e-5)
+        assert curve.verdict == "flat"
+    assert found.claim() == "flat"
+    parts = found.decompose()
+    assert parts.content.estimate == pytest.approx(1, abs=1e-4)
+    assert parts.position.estimate == pytest.approx(0, abs=1e-4)
+    assert found.interval(0.95).estimate == pytest.approx(1, abs=1e-5)
+
+
+def test_the_dummy_is_read_where_it_stood(study: tuple[Study, Path]) -> None:
+    found, _ = study
+    data = found.of()
+    values = data.log_values("share", variant="dummy")
+    expected = np.array(
+        [
+            np.mean([values[q, o, p] for o, order in enumerate(data.orders[q]) if order.number % K == p])
+            for q in range(6)
+            for p in range(K)
+        ]
+    ).reshape(6, K)
+    np.testing.assert_allclose(found.curve(variant="dummy").profiles, expected, atol=1e-12)
+
+
+def test_calibration_divides_by_the_null_run_of_the_same_order(study: tuple[Study, Path]) -> None:
+    found, _ = study
+    data = found.of()
+    difference = data.log_values("share") - data.log_values("share", variant="null")
+    np.testing.assert_allclose(found.curve(calibrated=True).profiles, difference.mean(axis=1), atol=1e-12)
+
+
+def test_panel_budget_and_table(study: tuple[Study, Path]) -> None:
+    found, _ = study
+    names = [row.name for row in found.artefact_panel()]
+    assert names[:6] == ["raw", "trimmed", "sinks apart", "null", "calibrated", "preamble"]
+    assert {"dummy", "markers=numbered", "first row", "later rows", "question rows"} < set(names)
+    assert sum(found.budget().values()) == pytest.approx(1, abs=1e-6)
+    assert found.uniform().sum() == pytest.approx(1)
+    rows = found.table()
+    assert len(rows) == 6 * 2 * K * K
+    assert sum(row["is_gold"] for row in rows) == 6 * 2 * K
+    for o in range(2 * K):
+        order = [row for row in rows if (row["question"], row["base"] * K + row["order"]) == ("q1", o)]
+        assert sum(row["share"] for row in order) == pytest.approx(1, abs=1e-6)
+    json.dumps(found.to_dict(), allow_nan=False)
+
+
+def test_distance_and_value_weighted_mass(study: tuple[Study, Path], lm: ap.LanguageModel) -> None:
+    found, _ = study
+    data = found.of()
+    runs = [
+        ap.measure(
+            lm,
+            ordered_prompt(prompt(q), data.orders[q][o].permutation),
+            answer="north west",
+            extras=("distance", "values"),
+        )
+        for q in range(6)
+        for o in range(2 * K)
+    ]
+    mass, edges = found.distance(layers=1)
+    assert len(mass) == len(edges) - 1
+    assert edges[:4] == (0, 1, 2, 4)
+    expected = np.zeros(len(mass))
+    for one in runs:
+        assert one.distance_mass is not None
+        expected[: one.distance_mass.shape[-1]] += one.distance_mass[1].mean(axis=0) / len(runs)
+    np.testing.assert_allclose(mass, expected, atol=1e-6)
+    weighted = data.log_values("share", view="weighted")[3, 2]
+    one = runs[3 * 2 * K + 2]
+    assert one.value_mass is not None
+    own = one.value_mass[..., list(one.document_spans)].mean(axis=(0, 1), dtype=np.float64)
+    np.testing.assert_allclose(weighted, np.log(own / own.sum()), atol=2e-6)
+
+
+def test_mass_and_effect(study: tuple[Study, Path], lm: ap.LanguageModel) -> None:
+    found, _ = study
+    data = found.of()
+    shown = ordered_prompt(prompt(5), data.orders[5][1].permutation)
+    expected = ap.effects(lm, shown, "north west").effect
+    np.testing.assert_allclose(data.array(ASKED, "effect")[5, 1], expected, atol=1e-5)
+    # the planted model writes nothing to the residual stream, so that no document has an effect
+    np.testing.assert_allclose(data.array(ASKED, "effect"), 0, atol=1e-4)
+    assert found.mass_and_effect().n_cells == 6 * K * K
+
+
+def test_the_gold_answer_by_position(study: tuple[Study, Path]) -> None:
+    found, _ = study
+    data = found.of()
+    gold = found.gold_logprob()
+    assert gold is not None
+    assert gold.n == 6
+    expected = np.zeros(K)
+    for q in range(6):
+        own = [np.mean(data.answer_logprob[q][data.gold_positions[q] == p]) for p in range(K)]
+        expected += np.array(own) - np.mean(own)
+    np.testing.assert_allclose(gold.values, expected / 6, atol=1e-9)
+
+
+def test_a_second_call_measures_nothing_and_finds_the_same(
+    study: tuple[Study, Path], lm: ap.LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, out = study
+
+    def refuse(*arguments: Any, **options: Any) -> Any:
+        raise AssertionError("measured again")
+
+    monkeypatch.setattr(study_cells, "measure", refuse)
+    monkeypatch.setattr(rotating, "measure", refuse)
+    options = {name: value for name, value in found.options.to_dict().items() if name not in ("design", "seed")}
+    again = ap.rotate(lm, prompts(6), answers=["north west"] * 6, out=out, **options)
+    assert json.dumps(again.to_dict()) == json.dumps(found.to_dict())
+    assert json.dumps(Study.load(out).to_dict()) == json.dumps(found.to_dict())
+
+
+def test_another_study_in_the_same_folder_is_refused(study: tuple[Study, Path], lm: ap.LanguageModel) -> None:
+    with pytest.raises(InputError, match="bases"):
+        ap.rotate(lm, prompts(6), answers=["north west"] * 6, out=study[1])
+
+
+def test_whole_runs_are_kept_up_to_a_size(lm: ap.LanguageModel, tmp_path: Path) -> None:
+    ap.rotate(lm, prompts(1), answers=["north"], out=tmp_path / "all", variants=())
+    kept = sorted((tmp_path / "all").glob("*/runs/*.safetensors"))
+    assert len(kept) == K
+    assert ap.Run.load(kept[0]).row_mass is not None
+    ap.rotate(lm, prompts(1), answers=["north"], out=tmp_path / "none", variants=(), keep_runs=0)
+    assert not list((tmp_path / "none").glob("*/runs/*.safetensors"))
+
+
+def test_a_failed_cell_leaves_its_question_out(
+    lm: ap.LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = study_cells.measure
+
+    def fails_once(model: Any, shown: ap.Prompt, **options: Any) -> Any:
+        if shown.id == "q1":
+            raise RuntimeError("no luck")
+        return real(model, shown, **options)
+
+    monkeypatch.setattr(study_cells, "measure", fails_once)
+    found = ap.rotate(lm, prompts(3), answers=["north"] * 3, out=tmp_path, variants=())
+    assert found.of().questions == ("q0", "q2")
+    assert "no luck" in found.of().incomplete["q1"]
+    monkeypatch.setattr(study_cells, "measure", real)
+    again = ap.rotate(lm, prompts(3), answers=["north"] * 3, out=tmp_path, variants=(), retry_failed=True)
+    assert again.of().questions == ("q0", "q1", "q2")
+
+
+def test_out_of_memory_feeds_the_prompt_in_chunks(
+    lm: ap.LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, chunks = study_cells.measure, []
+
+    def greedy(model: Any, shown: ap.Prompt, **options: Any) -> Any:
+        chunks.append(options["prefill_chunk"])
+        if options["prefill_chunk"] == "auto":
+            raise MemoryError("too much")
+        return real(model, shown, **options)
+
+    monkeypatch.setattr(study_cells, "measure", greedy)
+    found = ap.rotate(lm, prompts(1), answers=["north"], out=tmp_path, variants=())
+    assert not found.of().incomplete
+    assert set(chunks) == {"auto", 2048}
+
+
+def test_a_damaged_file_is_named(lm: ap.LanguageModel, tmp_path: Path) -> None:
+    ap.rotate(lm, prompts(1), answers=["north"], out=tmp_path, variants=())
+    file = next(tmp_path.glob("*/arrays/*.safetensors"))
+    file.write_bytes(file.read_bytes()[:100])
+    with pytest.raises(ap.RunFileError, match=file.name):
+        Study.load(tmp_path)
+    file.unlink()
+    with pytest.raises(ap.RunFileError, match=r"missing.*run the study again"):
+        Study.load(tmp_path)
+    with pytest.raises(InputError, match="holds no study"):
+        Study.load(tmp_path / "other")
+
+
+def test_generated_answers_are_forced_where_they_are_most_frequent(lm: ap.LanguageModel) -> None:
+    found = ap.rotate(lm, prompts(2), variants=(), max_new_tokens=3)
+    data = found.of()
+    for q in range(2):
+        answers = {tuple(fact["answer_ids"]) for fact in data.facts[ASKED][q]}
+        assert len(answers) == 1
+        own = [
+            ap.measure(lm, ordered_prompt(prompt(q), order.permutation), max_new_tokens=3).answer_ids
+            for order in data.orders[q]
+        ]
+        assert max(set(own), key=own.count) in answers
+    assert found.agreement() is not None
+
+
+def test_insertion_moves_the_document_with_the_answer(lm: ap.LanguageModel) -> None:
+    found = ap.rotate(lm, prompts(2), answers=["north"] * 2, design="insertion", variants=())
+    data = found.of()
+    for q in range(2):
+        assert [order.permutation.index(q % K) for order in data.orders[q]] == list(range(K))
+        others = {tuple(d for d in order.permutation if d != q % K) for order in data.orders[q]}
+        assert len(others) == 1
+    with pytest.raises(InputError, match="insertion"):
+        found.decompose()
+    two = prompt(0, documents=["north red one", "north blue", "two", "three"])
+    with pytest.raises(InputError, match=r"q0.*holds the answer"):
+        ap.rotate(lm, [two], answers=["north"], design="insertion")
+
+
+def test_documents_of_one_length(lm: ap.LanguageModel) -> None:
+    uneven = prompt(0, documents=["one two three four five six", "red", "blue green", "grey north"])
+    found = ap.rotate(lm, [uneven], answers=["north"], variants=(), length_matched=True)
+    tokens = found.of().array(ASKED, "tokens")
+    assert np.ptp(tokens) == 0
+    assert tokens.max() >= 6
+
+
+def test_several_models(lm: ap.LanguageModel, tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    other = ap.LanguageModel(lm.model, lm.tokenizer, replace(lm.source, name="other"))
+    found = ap.rotate([lm, other], prompts(1), answers=["north"], out=tmp_path, variants=())
+    assert len(found.models) == 2
+    assert Study.load(tmp_path).models == tuple(sorted(found.models))
+    with pytest.raises(InputError, match="several models"):
+        found.curve()
+    np.testing.assert_array_equal(found.curve(model="other").values, found.curve(model=found.models[0]).values)
+    with pytest.raises(InputError, match="have the name"):
+        ap.rotate([lm, lm], prompts(1), answers=["north"])
+
+
+def test_few_questions_give_no_intervals_and_say_so(lm: ap.LanguageModel) -> None:
+    found = ap.rotate(lm, prompts(2), answers=["north"] * 2, variants=())
+    interval = found.interval()
+    assert (interval.low, interval.high) == (None, None)
+    assert "5" in str(interval.reason)
+    assert found.claim() == "too few questions"
+    assert str(interval.reason) in " ".join(study_lines(found))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"design": "wiliams"}, "wiliams"),
+        ({"variants": ("nul",)}, "did you mean 'null'"),
+        ({"variants": ("null", "null")}, "once"),
+        ({"extras": ("top",)}, "distance, values, effects"),
+        ({"base": 2}, "did you mean bases"),
+        ({"preamble": " "}, "preamble is empty"),
+        ({"answers": ["north", "north"]}, "2 answers for 1 prompt"),
+        ({"answers": [""]}, "no answer to force"),
+        ({"bases": 0}, "bases"),
+    ],
+)
+def test_bad_options_are_refused_by_name(lm: ap.LanguageModel, given: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        ap.rotate(lm, prompts(1), **{"answers": ["north"]} | given)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([], "list of prompts"),
+        ([prompt(0), prompt(0)], "twice|two questions"),
+        ([prompt(0), prompt(1, documents=["one", "two"])], "one number"),
+        ([prompt(0, documents=["one"])], "nothing to move"),
+        ([ap.Prompt.from_text("one two")], "no documents to move"),
+    ],
+)
+def test_bad_prompts_are_refused_by_name(lm: ap.LanguageModel, given: list[ap.Prompt], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        ap.rotate(lm, given)
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(cli.app, [str(a) for a in arguments])
+
+
+@pytest.mark.slow
+def test_the_command(tmp_path: Path) -> None:
+    model = save_tiny_model(tmp_path / "model")
+    file = write_prompts(tmp_path / "prompts.jsonl", prompt_records(6, n_documents=3))
+    command = ("study", file, "--model", model, "--out", tmp_path / "out", "--variants", "null")
+    first = run(*command)
+    assert first.exit_code == 0, (first.stderr, first.exception)
+    lines = first.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert any(line.startswith("head/middle") for line in lines)
+    (folder,) = (path.parent for path in (tmp_path / "out").glob("*/summary.json"))
+    assert {path.name for path in folder.glob("*.png")} >= {"curve.png", "artefacts.png", "layers.png"}
+    assert len((folder / "table.csv").read_text().splitlines()) == 1 + 6 * 6 * 3
+    second = run(*command, "--json", "--quiet")
+    assert second.exit_code == 0
+    (found,) = json.loads(second.stdout).values()
+    assert found["n_questions"] == 6
+    assert found == json.loads((folder / "summary.json").read_text())
+
+
+def test_the_command_names_what_is_wrong(tmp_path: Path) -> None:
+    records = prompt_records(2)
+    del records[1]["answer"]
+    file = write_prompts(tmp_path / "prompts.jsonl", records)
+    result = run("study", file, "--model", "nothing", "--out", tmp_path / "out")
+    assert result.exit_code == 2
+    assert "q1" in result.stderr
+    result = run("study", file, "--model", "nothing", "--out", tmp_path / "out", "--keep-runs", "lots")
+    assert result.exit_code == 2
+    assert "lots" in result.stderr
