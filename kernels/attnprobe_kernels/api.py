@@ -12,6 +12,7 @@ from attnprobe_kernels.backends import choose
 from attnprobe_kernels.rows import RowArguments, check_owners, check_rows, per_sample
 from attnprobe_kernels.segments import Segments
 from attnprobe_kernels.shapes import Float, Shaped
+from attnprobe_kernels.spans import SpanTop
 
 
 def _check_sinks(sinks: Tensor | None, q: Tensor) -> None:
@@ -19,6 +20,14 @@ def _check_sinks(sinks: Tensor | None, q: Tensor) -> None:
         raise ValueError(
             f"sinks must be [Hq] = ({q.shape[1]},) on {q.device}, got {tuple(sinks.shape)} on {sinks.device}"
         )
+
+
+def _append_sinks(per_span: Tensor, sinks: Tensor | None) -> Tensor:
+    """``[B, Hq, A, S]`` and, with sinks, one more column that holds the sink's logit."""
+    if sinks is None:
+        return per_span
+    column = sinks.to(per_span.device, per_span.dtype)[None, :, None, None].expand(*per_span.shape[:3], 1)
+    return torch.cat([per_span, column], dim=-1)
 
 
 @torch.no_grad()
@@ -61,7 +70,7 @@ def span_lse(
     sinks
         A learned sink's logit per query head: appended as one more span, the last.
     key_bias
-        Added to the logits after the softcap, natural log.
+        Added to the logits after the softcap, natural log; at most half the dtype's minimum (so ``-inf``) means unseen.
     alibi_slopes
         Adds ``slope * (column - the row's own column)``.
     visible
@@ -78,8 +87,9 @@ def span_lse(
 
     Returns
     -------
-    float32 ``[B, Hq, A, S]`` (float64 from ``naive``), natural log; ``-inf`` where a row sees no key of a span. S is
-    the largest number of spans over the samples, plus one with ``sinks``.
+    float32 ``[B, Hq, A, S]`` (float64 from ``naive``), natural log; ``-inf`` where a row sees no key of a span, nan
+    where a logit of a key that it sees is nan or plus infinity. S is the largest number of spans over the samples, plus
+    one with ``sinks``.
 
     Raises
     ------
@@ -104,10 +114,71 @@ def span_lse(
     _check_sinks(sinks, q)
     with torch.autocast(q.device.type, enabled=False):
         lse = choose(backend, args).span_lse(args, tables)
-    if sinks is not None:
-        column = sinks.to(lse.device, lse.dtype)[None, :, None, None].expand(*lse.shape[:3], 1)
-        lse = torch.cat([lse, column], dim=-1)
-    return lse
+    return _append_sinks(lse, sinks)
+
+
+@torch.no_grad()
+def span_top(
+    q: Float[Tensor, "B Hq A D"],
+    k: Float[Tensor, "B Hkv N D"],
+    segments: Segments | Sequence[Segments],
+    *,
+    scale: float | None = None,
+    q_start: int | None = None,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: Float[Tensor, " Hq"] | None = None,
+    key_bias: Float[Tensor, "B #Hq N"] | None = None,
+    alibi_slopes: Float[Tensor, " Hq"] | None = None,
+    visible: Shaped[Tensor, "B A 2"] | np.ndarray | None = None,
+    mask: Shaped[Tensor, "B #Hq A N"] | None = None,
+    allow_tf32: bool = False,
+    backend: str = "auto",
+) -> SpanTop:
+    """Log-sum-exp of every span, and its heaviest key, for every query row: in the same one pass over the keys.
+
+    Parameters
+    ----------
+    q, k, segments, scale, q_start, window, softcap, sinks, key_bias, alibi_slopes, visible, mask, allow_tf32, backend
+        As in :func:`span_lse`.
+
+    Returns
+    -------
+    :class:`SpanTop`: ``lse`` and ``top_logit`` float32 (float64 from ``naive``), ``top_key`` int32, each
+    ``[B, Hq, A, S]``. With ``sinks`` the last column is the learned sink: its logit, and no key (-1). Logits that
+    differ by less than float32 can tell may give another key of (nearly) the same logit on another backend.
+
+    Raises
+    ------
+    ValueError
+        As in :func:`span_lse`.
+    """
+    args = check_rows(
+        q,
+        k,
+        scale=scale,
+        q_start=q_start,
+        window=window,
+        softcap=softcap,
+        key_bias=key_bias,
+        alibi_slopes=alibi_slopes,
+        visible=visible,
+        mask=mask,
+        allow_tf32=allow_tf32,
+    )
+    tables = per_sample(segments, q.shape[0], k.shape[2])
+    check_owners(args, tables)
+    _check_sinks(sinks, q)
+    with torch.autocast(q.device.type, enabled=False):
+        found = choose(backend, args).span_top(args, tables)
+    if sinks is None:
+        return found
+    no_key = found.top_key.new_full((*found.top_key.shape[:3], 1), -1)
+    return SpanTop(
+        _append_sinks(found.lse, sinks),
+        _append_sinks(found.top_logit, sinks),
+        torch.cat([found.top_key, no_key], dim=-1),
+    )
 
 
 @torch.no_grad()
@@ -137,18 +208,24 @@ def column_mass(
     lse_total
         Log-sum-exp of each row over everything that takes mass, natural log. Without ``sinks`` it must hold the
         model's learned sink, if there is one: ``torch.logsumexp(span_lse(...), -1)`` of a call with ``sinks`` does.
+        So does the ``softmax_lse`` that flash-attn has computed anyway, which saves the pass: float32 over the keys,
+        ``[B, Hq, A]`` from ``flash_attn_func(..., causal=True, return_attn_probs=True)`` (take its last rows for the
+        last rows of q), ``[Hq, tokens of the batch]`` from ``flash_attn_varlen_func`` (cut it at ``cu_seqlens_q``).
+        Its ``window_size=(left, 0)`` is ``window = left + 1`` here.
     sinks
-        A learned sink's logit per query head, for an ``lse_total`` over the keys alone, such as flash-attn's
-        ``softmax_lse``: the sink is then added here. (It takes mass, but is no key and gets no column.)
+        A learned sink's logit per query head, for an ``lse_total`` over the keys alone, such as flash-attn's: the sink
+        is then added here. (It takes mass, but is no key and gets no column.)
 
     Returns
     -------
-    float32 ``[B, Hq, N]`` (float64 from ``naive``), the mean over all rows; a row that sees no key adds nothing.
+    float32 ``[B, Hq, N]`` (float64 from ``naive``), the mean over all rows. A row that sees no key, or whose total is
+    infinite (flash-attn writes plus infinity where a row sees nothing), adds nothing; one whose total is nan makes the
+    columns that it sees nan.
 
     Raises
     ------
     ValueError
-        Shapes that do not fit, an unknown backend, a backend that cannot take these arguments.
+        Shapes that do not fit, no rows, an unknown backend, a backend that cannot take these arguments.
     """
     args: RowArguments = check_rows(
         q,
@@ -163,8 +240,13 @@ def column_mass(
         mask=mask,
         allow_tf32=allow_tf32,
     )
-    if lse_total.shape != q.shape[:3]:
-        raise ValueError(f"lse_total must be [B, Hq, A] = {tuple(q.shape[:3])}, got {tuple(lse_total.shape)}")
+    if lse_total.shape != q.shape[:3] or lse_total.device != q.device:
+        raise ValueError(
+            f"lse_total must be [B, Hq, A] = {tuple(q.shape[:3])} on {q.device}, got {tuple(lse_total.shape)} on "
+            f"{lse_total.device}"
+        )
+    if not q.shape[2]:
+        raise ValueError("q holds no rows, and column_mass is a mean over rows")
     _check_sinks(sinks, q)
     if sinks is not None:
         lse_total = torch.logaddexp(lse_total, sinks.to(lse_total)[None, :, None])
@@ -203,7 +285,8 @@ def prefill_map(
     Returns
     -------
     float32 ``[B, Hq, ceil(A / block), S]`` (float64 from ``naive``), one more column for the sink with ``sinks``. A
-    row that sees nothing has no mass but counts, so a block's masses sum to the part of its rows that see something.
+    row that sees nothing has no mass but counts, so a block's masses sum to the part of its rows that see something. A
+    row that sees a nan makes its whole block nan.
 
     Raises
     ------
@@ -228,5 +311,9 @@ def prefill_map(
     tables = per_sample(segments, q.shape[0], k.shape[2])
     check_owners(args, tables)
     _check_sinks(sinks, q)
+    chosen = choose(backend, args)
+    if not q.shape[2]:
+        n_columns = max(table.n_spans for table in tables) + (sinks is not None)
+        return q.new_empty((*q.shape[:2], 0, n_columns), dtype=torch.float32)
     with torch.autocast(q.device.type, enabled=False):
-        return choose(backend, args).prefill_map(args, tables, block, sinks)
+        return chosen.prefill_map(args, tables, min(block, q.shape[2]), sinks)

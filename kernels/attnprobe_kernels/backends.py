@@ -12,6 +12,7 @@ from torch import Tensor
 
 from attnprobe_kernels.rows import RowArguments
 from attnprobe_kernels.segments import Segments
+from attnprobe_kernels.spans import SpanTop
 from attnprobe_kernels.tiles import MAX_FLOAT32_HEAD_DIM_AMD, MAX_HEAD_DIM
 
 BackendName = Literal["auto", "triton", "chunked", "naive"]
@@ -26,6 +27,9 @@ class Backend(Protocol):
 
     def span_lse(self, args: RowArguments, segments: list[Segments], /) -> Tensor:
         """Log-sum-exp of spans ``[B, Hq, A, S]``."""
+
+    def span_top(self, args: RowArguments, segments: list[Segments], /) -> SpanTop:
+        """Log-sum-exp, largest logit and its column, of spans, each ``[B, Hq, A, S]``."""
 
     def column_mass(self, args: RowArguments, lse_total: Tensor, /) -> Tensor:
         """Mean mass of keys ``[B, Hq, N]``."""

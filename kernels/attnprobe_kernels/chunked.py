@@ -14,9 +14,15 @@ from torch import Tensor
 
 from attnprobe_kernels.rows import RowArguments, unseen
 from attnprobe_kernels.segments import HIDDEN, Segments
+from attnprobe_kernels.spans import SpanTop, settle
 
 BLOCK_BYTES = 8 * 2**20
 """Bound on one block of float32 logits: small enough to stay in a CPU's cache between the product and its reduction."""
+
+MAX_ROWS = 512
+"""Rows of ``prefill_map`` at a time."""
+MAX_PIECES = 64
+"""Log-sum-exps of one span that are kept before they are added up."""
 
 
 def _block_length(n_heads: int, n_rows: int) -> int:
@@ -45,7 +51,8 @@ def _sample_logits(args: RowArguments, sample: int) -> Iterator[tuple[int, int, 
         if args.softcap is not None:
             z = z.div_(args.softcap).tanh_().mul_(args.softcap)
         if args.key_bias is not None:
-            z = z + _heads(args.key_bias[sample], n_kv_heads, group)[:, :, None, start:stop].float()
+            bias = _heads(args.key_bias[sample, :, start:stop], n_kv_heads, group)[:, :, None]  # [.., .., 1, C]
+            z = (z + bias.float()).masked_fill_(unseen(bias), float("-inf"))
         columns = torch.arange(start, stop, device=z.device)
         if args.alibi_slopes is not None:
             slopes = args.alibi_slopes.float().view(n_kv_heads, group, 1, 1)
@@ -67,24 +74,70 @@ def _heads(tensor: Tensor, n_kv_heads: int, group: int) -> Tensor:
     return tensor.reshape(n_kv_heads, group, *tensor.shape[1:])
 
 
+def _span_pieces(args: RowArguments, sample: int, table: Segments) -> Iterator[tuple[int, int, Tensor]]:
+    """Yield ``(owner, first column, z)``, ascending: z float32 ``[Hkv, G, A, C]`` of a segment's part in a block."""
+    starts, stops = np.asarray(table.starts), np.asarray(table.stops)
+    for start, stop, z in _sample_logits(args, sample):
+        for index in np.flatnonzero((starts < stop) & (stops > start) & (stops > starts)):
+            owner = table.owners[index]
+            if owner != HIDDEN:
+                first = max(int(starts[index]), start)
+                yield owner, first, z[..., first - start : min(int(stops[index]), stop) - start]
+
+
+class _SpanSums:
+    """Log-sum-exps of the pieces of one sample's spans, folded whenever there are many: memory stays bounded."""
+
+    def __init__(self) -> None:
+        self._pieces: dict[int, list[Tensor]] = {}
+
+    def add(self, owner: int, z: Tensor) -> None:
+        pieces = self._pieces.setdefault(owner, [])
+        pieces.append(torch.logsumexp(z, dim=-1))
+        if len(pieces) == MAX_PIECES:
+            pieces[:] = [torch.logsumexp(torch.stack(pieces), dim=0)]
+
+    def totals(self) -> Iterator[tuple[int, Tensor]]:
+        for owner, pieces in self._pieces.items():
+            total = pieces[0] if len(pieces) == 1 else torch.logsumexp(torch.stack(pieces), dim=0)
+            yield owner, total.masked_fill(total == float("inf"), float("nan"))  # an infinite weight has no share
+
+
+def _empty_spans(args: RowArguments, segments: list[Segments]) -> Tensor:
+    """``-inf`` of every span, float32 ``[S, B, Hq, A]``."""
+    n_samples, n_q_heads, n_rows, _ = args.q.shape
+    n_spans = max((table.n_spans for table in segments), default=0)
+    return args.q.new_full((n_spans, n_samples, n_q_heads, n_rows), float("-inf"), dtype=torch.float32)
+
+
 def span_lse(args: RowArguments, segments: list[Segments]) -> Tensor:
     """Log-sum-exp of each span's logits, float32 ``[B, Hq, A, S]``; ``-inf`` where a row sees none of a span."""
-    n_samples, n_q_heads, n_rows, _ = args.q.shape
-    n_spans = max(table.n_spans for table in segments)
-    out = args.q.new_full((n_spans, n_samples, n_q_heads, n_rows), float("-inf"), dtype=torch.float32)
+    out = _empty_spans(args, segments)
     for sample, table in enumerate(segments):
-        starts, stops = np.asarray(table.starts), np.asarray(table.stops)
-        parts: dict[int, list[Tensor]] = {}
-        for start, stop, z in _sample_logits(args, sample):
-            for index in np.flatnonzero((starts < stop) & (stops > start) & (stops > starts)):
-                owner = table.owners[index]
-                if owner != HIDDEN:
-                    a, b = max(int(starts[index]), start) - start, min(int(stops[index]), stop) - start
-                    parts.setdefault(owner, []).append(torch.logsumexp(z[..., a:b], dim=-1))
-        for owner, pieces in parts.items():
-            lse = pieces[0] if len(pieces) == 1 else torch.logsumexp(torch.stack(pieces), dim=0)
-            out[owner, sample] = lse.reshape(n_q_heads, n_rows)
+        sums = _SpanSums()
+        for owner, _, z in _span_pieces(args, sample, table):
+            sums.add(owner, z)
+        for owner, lse in sums.totals():
+            out[owner, sample] = lse.reshape(out.shape[2:])
     return out.permute(1, 2, 3, 0)
+
+
+def span_top(args: RowArguments, segments: list[Segments]) -> SpanTop:
+    """Log-sum-exp, largest logit and its lowest column of each span, each ``[B, Hq, A, S]``."""
+    out, top = _empty_spans(args, segments), _empty_spans(args, segments)
+    key = torch.full_like(top, -1, dtype=torch.int32)
+    for sample, table in enumerate(segments):
+        sums = _SpanSums()
+        for owner, first, z in _span_pieces(args, sample, table):
+            sums.add(owner, z)
+            largest, place = (x.reshape(top.shape[2:]) for x in z.max(dim=-1))  # the first one on ties; a NaN wins
+            before = top[owner, sample]
+            better = (largest > before) | (largest.isnan() & ~before.isnan())
+            top[owner, sample] = torch.where(better, largest, before)
+            key[owner, sample] = torch.where(better, first + place, key[owner, sample]).int()
+        for owner, lse in sums.totals():
+            out[owner, sample] = lse.reshape(out.shape[2:])
+    return settle(*(x.permute(1, 2, 3, 0) for x in (out, top, key)))
 
 
 def column_mass(args: RowArguments, lse_total: Tensor) -> Tensor:
@@ -93,22 +146,27 @@ def column_mass(args: RowArguments, lse_total: Tensor) -> Tensor:
     out = args.q.new_zeros((n_samples, n_q_heads, args.k.shape[2]), dtype=torch.float32)
     for sample in range(n_samples):
         for start, stop, z in _sample_logits(args, sample):
-            total = lse_total[sample].float().view(*z.shape[:3], 1)
-            # A row that sees nothing has a total of -inf; its logits are -inf too and must add nothing.
-            share = torch.exp(z - total.masked_fill(total == float("-inf"), 0.0))
+            total = lse_total[sample].float().reshape(*z.shape[:3], 1)
+            # A row without weight has a total of -inf and adds nothing; a total of nan counts for what the row sees.
+            share = torch.exp(z - total.masked_fill(total == float("-inf"), float("inf")))
+            share.masked_fill_(z == float("-inf"), 0.0)
             out[sample, :, start:stop] = share.mean(dim=2).reshape(n_q_heads, stop - start)
     return out
 
 
 def prefill_map(args: RowArguments, segments: list[Segments], block: int, sinks: Tensor | None) -> Tensor:
     """Mean over every ``block`` rows of each span's mass, float32 ``[B, Hq, ceil(A / block), S]``, then the sink's."""
-    n_rows = args.q.shape[2]
-    blocks = []
-    for start in range(0, n_rows, block):
-        part = args.rows(start, min(start + block, n_rows))
-        lse = span_lse(part, segments)
-        if sinks is not None:
-            column = sinks.to(lse.device, lse.dtype)[None, :, None, None].expand(*lse.shape[:3], 1)
-            lse = torch.cat([lse, column], dim=-1)
-        blocks.append(torch.softmax(lse, dim=-1).nan_to_num(0.0).mean(dim=2))  # a row that sees nothing has no mass
-    return torch.stack(blocks, dim=2)
+    n_samples, n_q_heads, n_rows, _ = args.q.shape
+    n_columns = max(table.n_spans for table in segments) + (sinks is not None)
+    out = args.q.new_zeros((n_samples, n_q_heads, -(-n_rows // block), n_columns), dtype=torch.float32)
+    for index in range(out.shape[2]):
+        stop = min((index + 1) * block, n_rows)
+        for start in range(index * block, stop, MAX_ROWS):
+            lse = span_lse(args.rows(start, min(start + MAX_ROWS, stop)), segments)
+            if sinks is not None:
+                column = sinks.to(lse.device, lse.dtype)[None, :, None, None].expand(*lse.shape[:3], 1)
+                lse = torch.cat([lse, column], dim=-1)
+            nothing = (lse == float("-inf")).all(dim=-1, keepdim=True)  # such a row has no mass
+            out[:, :, index] += torch.softmax(lse, dim=-1).masked_fill(nothing, 0.0).sum(dim=2)
+        out[:, :, index] /= stop - index * block
+    return out

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from attnprobe_kernels.rows import RowArguments, unseen
-from attnprobe_kernels.segments import Segments
+from attnprobe_kernels.segments import HIDDEN, Segments
+from attnprobe_kernels.spans import SpanTop, settle
 
 
 def logits(args: RowArguments) -> Tensor:
@@ -19,14 +20,15 @@ def logits(args: RowArguments) -> Tensor:
     z = args.scale * (q @ k.transpose(2, 3))  # [B, Hq, A, N]
     if args.softcap is not None:
         z = args.softcap * torch.tanh(z / args.softcap)
-    if args.key_bias is not None:
-        z = z + args.key_bias.double()[:, :, None, :]
     columns = torch.arange(k.shape[2], device=z.device)
     visible = args.visible_on_device()[:, None]  # [B, 1, A, 2]
     lo, hi = visible[..., :1], visible[..., 1:]  # [B, 1, A, 1]
     if args.alibi_slopes is not None:
         z = z + args.alibi_slopes.double()[None, :, None, None] * (columns - (hi - 1))
     hidden = (columns < lo) | (columns >= hi)
+    if args.key_bias is not None:
+        z = z + args.key_bias.double()[:, :, None, :]
+        hidden = hidden | unseen(args.key_bias)[:, :, None, :]
     if args.mask is not None:
         hidden = hidden | unseen(args.mask)
         if args.mask.dtype != torch.bool:
@@ -49,13 +51,30 @@ def span_lse(args: RowArguments, segments: list[Segments]) -> Tensor:
         owners = _owners(table, z.device)  # [N]
         for span in range(table.n_spans):
             out[sample, :, :, span] = torch.logsumexp(z[sample][:, :, owners == span], dim=-1)
-    return out
+    return out.masked_fill(out == float("inf"), float("nan"))  # an infinite weight has no share
+
+
+def span_top(args: RowArguments, segments: list[Segments]) -> SpanTop:
+    """Log-sum-exp, largest logit (float64) and its lowest column (int32) of each span, each ``[B, Hq, A, S]``."""
+    z = logits(args)
+    lse = span_lse(args, segments)
+    top = torch.full_like(lse, float("-inf"))
+    key = torch.full_like(lse, -1, dtype=torch.int32)
+    for sample, table in enumerate(segments):
+        owners = _owners(table, z.device)
+        for span in owners.unique().tolist():
+            if span != HIDDEN:
+                columns = torch.nonzero(owners == span)[:, 0]  # [keys of the span]
+                top[sample, ..., span], place = z[sample][:, :, columns].max(dim=-1)  # a NaN is the largest
+                key[sample, ..., span] = columns[place].int()
+    return settle(lse, top, key)
 
 
 def column_mass(args: RowArguments, lse_total: Tensor) -> Tensor:
     """Mean over rows of each key's share of exp(lse_total), float64 ``[B, Hq, N]``; a row that sees nothing adds 0."""
     z = logits(args)
-    return torch.exp(z - lse_total.double()[..., None]).masked_fill(z == float("-inf"), 0.0).mean(dim=2)
+    total = lse_total.double().masked_fill(lse_total == float("-inf"), float("inf"))[..., None]
+    return torch.exp(z - total).masked_fill(z == float("-inf"), 0.0).mean(dim=2)
 
 
 def prefill_map(args: RowArguments, segments: list[Segments], block: int, sinks: Tensor | None) -> Tensor:
@@ -63,7 +82,8 @@ def prefill_map(args: RowArguments, segments: list[Segments], block: int, sinks:
     z = logits(args)
     if sinks is not None:
         z = torch.cat([z, sinks.double()[None, :, None, None].expand(*z.shape[:3], 1)], dim=-1)
-    mass = torch.softmax(z, dim=-1).nan_to_num(0.0)  # a row that sees nothing has no mass
+    mass = torch.softmax(z, dim=-1)
+    mass = mass.masked_fill((z == float("-inf")).all(dim=-1, keepdim=True), 0.0)  # a row that sees nothing
     n_spans = max(table.n_spans for table in segments)
     out = mass.new_zeros((*mass.shape[:3], n_spans + (sinks is not None)))
     for sample, table in enumerate(segments):

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from attnprobe_kernels.segments import HIDDEN, Segments
+from attnprobe_kernels.uploads import stream_of, upload
 from attnprobe_kernels.visible import visible_intervals
 
 
@@ -43,15 +44,16 @@ class RowArguments:
         return self.visible.cpu().numpy() if isinstance(self.visible, Tensor) else self.visible
 
     def visible_on_device(self) -> Tensor:
-        """Intervals as a contiguous int32 tensor ``[B, A, 2]`` beside q; the same intervals are uploaded once."""
+        """Intervals as a contiguous int32 tensor ``[B, A, 2]`` beside q; the same intervals are uploaded once a
+        stream."""
         if isinstance(self.visible, Tensor):
             return self.visible.contiguous()
-        return _upload(self.visible.tobytes(), self.visible.shape, self.q.device)
+        return _upload(self.visible.tobytes(), self.visible.shape, self.q.device, stream_of(self.q.device))
 
 
 @lru_cache(maxsize=16)
-def _upload(intervals: bytes, shape: tuple[int, ...], device: torch.device) -> Tensor:
-    return torch.from_numpy(np.frombuffer(intervals, dtype=np.int32).reshape(shape).copy()).to(device)
+def _upload(intervals: bytes, shape: tuple[int, ...], device: torch.device, stream: int) -> Tensor:
+    return upload(np.frombuffer(intervals, dtype=np.int32).reshape(shape).copy(), device)
 
 
 def _check_visible(
@@ -66,6 +68,8 @@ def _check_visible(
             # Its values stay unchecked: looking at them would wait for the device in every layer.
             return visible.to(device, torch.int32)
     intervals = np.asarray(visible)
+    if intervals.dtype.kind not in "iu":
+        raise ValueError(f"visible must hold integers, got {intervals.dtype}")
     if intervals.size and (intervals.min() < 0 or intervals.max() > n_keys):
         raise ValueError(f"visible has columns outside 0 to {n_keys}")
     if (intervals[..., 1] < intervals[..., 0]).any():
@@ -93,15 +97,21 @@ def check_rows(
     n_samples, n_q_heads, n_rows, head_dim = q.shape
     if k.shape[0] != n_samples or k.shape[3] != head_dim:
         raise ValueError(f"q {tuple(q.shape)} and k {tuple(k.shape)} differ in samples or head dimension")
+    if not n_samples or not n_q_heads or not k.shape[1] or not head_dim:
+        raise ValueError(f"q {tuple(q.shape)} and k {tuple(k.shape)} need at least one sample, head and dimension")
     if n_q_heads % k.shape[1]:
         raise ValueError(f"{n_q_heads} query heads cannot share {k.shape[1]} key heads")
     n_keys = k.shape[2]
+    if scale is not None and not math.isfinite(scale):
+        raise ValueError(f"scale must be finite, got {scale}")
     if softcap is not None and not softcap > 0:
         raise ValueError(f"softcap must be positive, got {softcap}")
     if alibi_slopes is not None and mask is not None:
         raise ValueError("alibi_slopes need causal rows; with a mask, add the bias to a float mask instead")
     if key_bias is not None and tuple(key_bias.shape) not in {(n_samples, heads, n_keys) for heads in (1, n_q_heads)}:
         raise ValueError(f"key_bias must be [B, Hq or 1, N], got {tuple(key_bias.shape)}")
+    if key_bias is not None and not key_bias.is_floating_point():
+        raise ValueError(f"key_bias must hold floats, got {key_bias.dtype}; visible or mask hides keys")
     if alibi_slopes is not None and tuple(alibi_slopes.shape) != (n_q_heads,):
         raise ValueError(f"alibi_slopes must be [Hq] = ({n_q_heads},), got {tuple(alibi_slopes.shape)}")
     if mask is not None and tuple(mask.shape) not in {(n_samples, heads, n_rows, n_keys) for heads in (1, n_q_heads)}:
@@ -159,7 +169,7 @@ def check_owners(args: RowArguments, tables: list[Segments]) -> None:
 
 
 def unseen(mask: Tensor) -> Tensor:
-    """True where a mask hides a key: ``False`` of a bool mask, or at most half the dtype's minimum of a float one.
+    """True where a mask or bias hides a key: ``False`` of a bool one, at most half the dtype's minimum of a float one.
 
     Models write ``finfo.min`` or ``-inf`` for hidden; sums of two such values overflow to ``-inf`` or stay below half.
     """

@@ -41,16 +41,31 @@ def _kernel(name: str) -> Any:
 
     return {
         "span_lse": triton_span_lse.unit_lse_kernel,
+        "span_top": triton_span_lse.unit_lse_kernel,
         "merge_units": triton_span_lse.merge_units_kernel,
+        "merge_tops": triton_span_lse.merge_units_kernel,
         "column_mass": triton_column_mass.column_mass_kernel,
         "row_bounds": triton_column_mass.row_bounds_kernel,
-        "block_mass": triton_prefill_map.block_mass_kernel,
+        "prefill_map": triton_prefill_map.prefill_map_kernel,
+        "add_pieces": triton_prefill_map.add_pieces_kernel,
     }[name]
 
 
 _INPUTS = {"q", "k"}
-_TABLES = {"visible", "units", "edges", "bounds"}
-_FLOATS = {"out", "total", "total2", "bias", "slopes", "sinks", "lse_units"}
+_TABLES = {"visible", "units", "edges", "bounds", "key", "key_units", "pieces", "tile_edges", "block_edges"}
+_FLOATS = {
+    "out",
+    "total",
+    "total2",
+    "bias",
+    "slopes",
+    "sinks",
+    "lse_units",
+    "top",
+    "top_units",
+    "scratch",
+    "pieces_out",
+}
 _NUMBERS = {"scale", "softcap"}
 
 

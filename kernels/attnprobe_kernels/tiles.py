@@ -7,7 +7,7 @@ shared memory than the device has (``python -m attnprobe_kernels.targets`` check
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -16,6 +16,7 @@ import torch
 from attnprobe_kernels.segments import HIDDEN, Segments
 
 MAX_HEAD_DIM = 512
+MAX_REGISTERS = 255  # of a thread on NVIDIA devices; ptxas spills a few for the sake of occupancy unless it is told
 MAX_FLOAT32_HEAD_DIM_AMD = 256  # beyond it AMD's compiler spills, whatever the tile
 
 
@@ -60,13 +61,17 @@ def device_of(device: torch.device) -> Device:
 
 @dataclass(frozen=True)
 class Tiles:
-    """Tile sizes of one launch; ``rows`` x ``keys`` logits a step, ``edge`` keys a step where masks are needed."""
+    """Tile sizes of one launch; ``rows`` x ``keys`` logits a step, ``edge`` keys a step where masks are needed.
+
+    ``registers`` bounds those of a thread on NVIDIA devices; 0 leaves them to ptxas, which minds occupancy then.
+    """
 
     rows: int
     keys: int
     edge: int
     warps: int
     stages: int
+    registers: int = MAX_REGISTERS
 
 
 def split_head_dim(head_dim: int) -> tuple[int, int]:
@@ -137,7 +142,7 @@ def span_tiles(
     vector = width * dtype.itemsize
     if dtype == torch.float32:
         # No tensor cores: the operands live in registers, so tiles are small.
-        rows, keys = _power(packed_rows, 16, 16 if width == 128 else 32), 64 if width <= 64 else 32
+        rows, keys = _power(packed_rows, 16, 16 if 128 <= width < 256 else 32), 64 if width <= 64 else 32
         if not device.generation:
             rows, keys = _few_elements(rows, 4096, width), _few_elements(keys, 4096, width)
     else:
@@ -155,7 +160,42 @@ def span_tiles(
     stages = 2 if rows > 64 or scattered or dtype == torch.float32 else 3
     rows, keys, stages = _fit(device, vector, rows, keys, stages)
     wide = dtype == torch.float32 or scattered or rows * keys >= 8192
-    return Tiles(rows, keys, min(keys, 32), warps=8 if wide else 4, stages=stages)
+    return Tiles(
+        rows, keys, min(keys, 32), 8 if wide else 4, stages, MAX_REGISTERS if scattered else _registers(rows * keys)
+    )
+
+
+def _registers(logits: int) -> int:
+    # The large tensor-core tiles want ptxas's eye on occupancy: two programs of eight warps have 128 registers each.
+    return 0 if logits >= 8192 else MAX_REGISTERS
+
+
+def loaded_tiles(
+    device: Device,
+    dtype: torch.dtype,
+    head_dim: int,
+    packed_rows: int,
+    *,
+    per_head_bias: bool = False,
+    scattered: bool = False,
+) -> Tiles:
+    """Tiles of ``span_top`` and ``prefill_map``: those of ``span_lse``, for programs that carry more beside them.
+
+    With full tiles a program takes up to 220 registers a thread, and a processor holds one. On Hopper tiles half as
+    wide leave room for two, at 128 each; for the other devices' compilers they are too few.
+    """
+    tiles = span_tiles(device, dtype, head_dim, packed_rows, per_head_bias=per_head_bias, scattered=scattered)
+    half = dtype != torch.float32 and not scattered
+    if not device.generation and half and tiles.rows > 64:
+        return replace(tiles, rows=64, keys=min(tiles.keys, 64), warps=4)
+    fits = half and not per_head_bias and tiles.rows == 128 and tiles.keys == 128
+    if device.generation == 9 and fits:
+        return replace(tiles, keys=64, registers=128)
+    if device.generation == 8 and tiles.rows < 64:
+        tiles = replace(tiles, keys=min(tiles.keys, 64))
+    # A load a logit beside all that: a thread must hold fewer of them.
+    warps = 8 if per_head_bias and tiles.rows > 64 else tiles.warps
+    return replace(tiles, warps=warps, registers=MAX_REGISTERS)
 
 
 def column_tiles(device: Device, dtype: torch.dtype, head_dim: int, rows: int, *, scattered: bool = False) -> Tiles:
@@ -177,7 +217,9 @@ def column_tiles(device: Device, dtype: torch.dtype, head_dim: int, rows: int, *
         )
     keys, streamed, stages = _fit(device, vector, keys, streamed, 2)
     wide = dtype == torch.float32 or scattered or keys * max(streamed, width // 2) >= 8192
-    return Tiles(streamed, keys, min(streamed, 32), warps=8 if wide else 4, stages=stages)
+    # On the oldest tensor cores two programs of the widest tiles do not fit, whatever ptxas tries.
+    registers = MAX_REGISTERS if device.generation == 8 and width > 96 else _registers(streamed * keys)
+    return Tiles(streamed, keys, min(streamed, 32), 8 if wide else 4, stages, registers)
 
 
 def compiler_options(*, nvidia: bool, tiles: Tiles | None = None) -> dict[str, object]:
@@ -185,10 +227,9 @@ def compiler_options(*, nvidia: bool, tiles: Tiles | None = None) -> dict[str, o
     options: dict[str, object] = {"enable_fp_fusion": True}
     if tiles is not None:
         options |= {"num_warps": tiles.warps, "num_stages": tiles.stages}
-    if nvidia and not (tiles is not None and tiles.rows * tiles.keys >= 8192):
-        # ptxas spills a register or two for the sake of occupancy unless it is told the hardware's own limit. The
-        # large tensor-core tiles want its eye on occupancy: two programs of eight warps have 128 registers each.
-        options["maxnreg"] = 255
+    registers = MAX_REGISTERS if tiles is None else tiles.registers
+    if nvidia and registers:
+        options["maxnreg"] = registers
     return options
 
 
@@ -196,6 +237,39 @@ def merge_tile(rows: int) -> tuple[int, int]:
     """Rows and units of one step of the merging kernels: 2048 values."""
     across = _power(rows, 4, 256)
     return across, min(64, 2048 // across)
+
+
+def map_tile(rows: int) -> tuple[int, int]:
+    """Rows and spans of a step from log-sum-exps to masses in ``prefill_map``: 512 values, as it has few registers."""
+    across = _power(rows, 4, 128)
+    return across, min(64, 512 // across)
+
+
+MAP_WORKSPACE_BYTES = 128 * 2**20
+"""Bound on the scratch of all programs of ``prefill_map``, which is at least one program a head."""
+MAP_WAVES = 8
+"""Programs of ``prefill_map``, in terms of those that the device holds at a time."""
+
+
+@lru_cache(maxsize=64)
+def map_shares(device: Device, tile_rows: int, n_heads: int, n_tiles: int, n_spans: int) -> int:
+    """How many programs of ``prefill_map`` share out the tiles of one head: several full waves in all.
+
+    Parameters
+    ----------
+    n_heads
+        Samples times query heads.
+    n_tiles
+        Tiles of one head.
+    """
+    slots = 2 * device.processors
+    affordable = MAP_WORKSPACE_BYTES // (4 * tile_rows * max(n_spans, 1))
+    most = max(1, min(n_tiles, min(MAP_WAVES * slots, affordable) // n_heads))
+
+    def filled(shares: int) -> float:
+        return n_heads * shares / (slots * -(-n_heads * shares // slots))
+
+    return max(range(1, most + 1), key=lambda shares: (filled(shares), shares))
 
 
 @lru_cache(maxsize=64)

@@ -3,32 +3,36 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from functools import partial
 
 import torch
 import triton
 from torch import Tensor
 
+from attnprobe_kernels.pieces import piece_table
 from attnprobe_kernels.rows import RowArguments
 from attnprobe_kernels.segments import Segments
+from attnprobe_kernels.spans import SpanTop
 from attnprobe_kernels.tiles import (
     Tiles,
     choose_unit,
     column_tiles,
     compiler_options,
     device_of,
+    loaded_tiles,
+    map_shares,
+    map_tile,
     merge_tile,
     span_tiles,
     split_head_dim,
 )
 from attnprobe_kernels.triton_column_mass import column_mass_kernel, row_bounds_kernel
-from attnprobe_kernels.triton_prefill_map import block_mass_kernel
+from attnprobe_kernels.triton_prefill_map import add_pieces_kernel, prefill_map_kernel
 from attnprobe_kernels.triton_span_lse import merge_units_kernel, unit_lse_kernel
 from attnprobe_kernels.units import UnitTable, unit_table
 
 BOUND_BLOCK = 128
-WORKSPACE_BYTES = 64 * 2**20
-"""Bound on the unit log-sum-exps of one chunk of rows in ``prefill_map``, which is at least one block of rows."""
+MAX_LATE_SCALE = 2000.0
 MAX_PROGRAMS = 2**31 - 1
 
 
@@ -46,9 +50,22 @@ def _scattered(args: RowArguments) -> bool:
     return args.q.shape[3] > 1 and (args.q.stride(3) != 1 or args.k.stride(3) != 1)
 
 
+def _wide(args: RowArguments, tiles: Tiles) -> bool:
+    """Whether two elements of one tile of queries or keys can be 2 ** 31 elements apart."""
+    spans = (
+        length * tensor.stride(2) + tensor.shape[3] * tensor.stride(3)
+        for tensor, length in ((args.q, tiles.rows), (args.k, tiles.keys))
+    )
+    return max(spans) >= 2**31
+
+
 def late_scale(args: RowArguments) -> bool:
-    """Whether the maximum of logits can be taken before their last factor: it must be positive and really the last."""
-    return args.key_bias is None and args.alibi_slopes is None and (args.scale > 0 or args.softcap is not None)
+    """Whether the maximum of logits can be taken before their last factor.
+
+    It must be positive, really the last, and small enough to leave the running maximum's start finite.
+    """
+    factor = args.scale if args.softcap is None else 2 * args.softcap
+    return args.key_bias is None and args.alibi_slopes is None and 0 < factor <= MAX_LATE_SCALE
 
 
 def _grid(*axes: int) -> tuple[int]:
@@ -90,12 +107,12 @@ def _features(args: RowArguments) -> dict[str, object]:
     }
 
 
-def _plan(args: RowArguments, segments: list[Segments]) -> tuple[Tiles, UnitTable]:
+def _plan(args: RowArguments, segments: list[Segments], *, top: bool) -> tuple[Tiles, UnitTable]:
     """Tiles for these rows, and the segments cut into units that suit them."""
     group = args.q.shape[1] // args.k.shape[1]
     packed_rows = args.q.shape[2] * group
     device = device_of(args.q.device)
-    tiles = span_tiles(
+    tiles = (loaded_tiles if top else span_tiles)(
         device,
         args.q.dtype,
         args.q.shape[3],
@@ -108,54 +125,77 @@ def _plan(args: RowArguments, segments: list[Segments]) -> tuple[Tiles, UnitTabl
     return tiles, unit_table(tuple(segments), unit, args.q.device)
 
 
-def _unit_lse(args: RowArguments, tiles: Tiles, table: UnitTable) -> Tensor:
-    """Log-sum-exp of every unit, float32 ``[U, Hkv, A * G]``."""
-    n_kv_heads, n_units = args.k.shape[1], table.units.shape[0]
-    packed_rows = args.q.shape[2] * args.q.shape[1] // n_kv_heads
-    n_blocks = triton.cdiv(packed_rows, tiles.rows)
-    lse = torch.empty((n_units, n_kv_heads, packed_rows), dtype=torch.float32, device=args.q.device)
-    if lse.numel():
-        unit_lse_kernel[_grid(n_blocks, n_kv_heads, n_units)](
-            units=table.units,
-            out=lse,
-            n_blocks=n_blocks,
-            BM=tiles.rows,
-            BN=tiles.keys,
-            BE=tiles.edge,
-            BIAS=0 if args.key_bias is None else 1 if args.key_bias.shape[1] == 1 else 2,
-            LATE_SCALE=late_scale(args),
-            **compiler_options(nvidia=uses_ptx(args.q.device), tiles=tiles),
-            **_features(args),
-        )
-    return lse
+def _span_passes(args: RowArguments, segments: list[Segments], *, top: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Both launches: log-sum-exp of units, then of spans; largest logits and their columns are empty without ``top``.
 
-
-def span_lse(args: RowArguments, segments: list[Segments]) -> Tensor:
-    """Log-sum-exp of each span's logits, float32 ``[B, Hq, A, S]``; ``-inf`` where a row sees none of a span."""
+    Returns
+    -------
+    float32, float32 and int32 ``[B, Hq, A, S]``.
+    """
     n_samples, n_q_heads, n_rows, _ = args.q.shape
-    n_kv_heads = args.k.shape[1]
-    n_spans = max(table.n_spans for table in segments)
-    out = torch.empty((n_samples, n_q_heads, n_rows, n_spans), dtype=torch.float32, device=args.q.device)
-    if not out.numel():
-        return out
-    rows, units = merge_tile(n_rows * n_q_heads // n_kv_heads)
-    n_blocks = triton.cdiv(n_rows * n_q_heads // n_kv_heads, rows)
+    n_kv_heads, n_spans = args.k.shape[1], max(table.n_spans for table in segments)
+    group = n_q_heads // n_kv_heads
+    floats = partial(torch.empty, dtype=torch.float32, device=args.q.device)
+    integers = partial(torch.empty, dtype=torch.int32, device=args.q.device)
+
+    def outputs(shape: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
+        return floats(shape), floats(shape if top else 0), integers(shape if top else 0)
+
+    lse, logit, key = outputs((n_samples, n_q_heads, n_rows, n_spans))
+    if not lse.numel():
+        return lse, logit, key
     with _on(args.q.device):
-        tiles, table = _plan(args, segments)
+        tiles, table = _plan(args, segments, top=top)
+        n_units = table.units.shape[0]
+        n_blocks = triton.cdiv(n_rows * group, tiles.rows)
+        unit_lse, unit_logit, unit_key = outputs((n_units, n_kv_heads, n_rows * group))
+        if n_units:
+            unit_lse_kernel[_grid(n_blocks, n_kv_heads, n_units)](
+                units=table.units,
+                out=unit_lse,
+                top=unit_logit if top else None,
+                key=unit_key if top else None,
+                n_blocks=n_blocks,
+                BM=tiles.rows,
+                BN=tiles.keys,
+                BE=tiles.edge,
+                BIAS=0 if args.key_bias is None else 1 if args.key_bias.shape[1] == 1 else 2,
+                LATE_SCALE=late_scale(args),
+                TOP=top,
+                **compiler_options(nvidia=uses_ptx(args.q.device), tiles=tiles),
+                **_features(args),
+            )
+        rows, units = merge_tile(n_rows * group)
+        n_blocks = triton.cdiv(n_rows * group, rows)
         merge_units_kernel[_grid(n_blocks, n_kv_heads, n_samples, n_spans)](
-            _unit_lse(args, tiles, table),
+            unit_lse,
             table.edges,
-            out,
+            lse,
+            unit_logit if top else None,
+            unit_key if top else None,
+            logit if top else None,
+            key if top else None,
             n_rows,
             n_blocks,
             n_kv_heads,
             n_spans,
-            G=n_q_heads // n_kv_heads,
+            G=group,
             BR=rows,
             BU=units,
+            TOP=top,
             **compiler_options(nvidia=uses_ptx(args.q.device)),
         )
-    return out
+    return lse, logit, key
+
+
+def span_lse(args: RowArguments, segments: list[Segments]) -> Tensor:
+    """Log-sum-exp of each span's logits, float32 ``[B, Hq, A, S]``; ``-inf`` where a row sees none of a span."""
+    return _span_passes(args, segments, top=False)[0]
+
+
+def span_top(args: RowArguments, segments: list[Segments]) -> SpanTop:
+    """Log-sum-exp, largest logit and its lowest column of each span, each ``[B, Hq, A, S]``."""
+    return SpanTop(*_span_passes(args, segments, top=True))
 
 
 def column_mass(args: RowArguments, lse_total: Tensor) -> Tensor:
@@ -164,8 +204,8 @@ def column_mass(args: RowArguments, lse_total: Tensor) -> Tensor:
     n_keys = args.k.shape[2]
     device = device_of(args.q.device)
     out = torch.empty((n_samples, n_q_heads, n_keys), dtype=torch.float32, device=args.q.device)
-    if not n_rows or not out.numel():
-        return out.fill_(float("nan"))  # a mean over no rows
+    if not out.numel():
+        return out
     tiles = column_tiles(device, args.q.dtype, head_dim, n_rows, scattered=_scattered(args))
     n_blocks, n_tiles = triton.cdiv(n_rows, tiles.rows), triton.cdiv(n_keys, tiles.keys)
     features = _features(args)
@@ -203,45 +243,59 @@ def column_mass(args: RowArguments, lse_total: Tensor) -> Tensor:
 
 def prefill_map(args: RowArguments, segments: list[Segments], block: int, sinks: Tensor | None) -> Tensor:
     """Mean span mass of every block of rows, float32 ``[B, Hq, ceil(A / block), S]``, one more column with sinks."""
-    n_samples, n_q_heads, n_rows, _ = args.q.shape
-    n_columns = max(table.n_spans for table in segments) + (sinks is not None)
-    n_blocks = triton.cdiv(n_rows, block)
-    out = torch.empty((n_samples, n_q_heads, n_blocks, n_columns), dtype=torch.float32, device=args.q.device)
+    n_samples, n_q_heads, n_rows, head_dim = args.q.shape
+    n_spans = max(table.n_spans for table in segments)
+    n_columns = n_spans + (sinks is not None)
+    n_heads, n_blocks = n_samples * n_q_heads, triton.cdiv(n_rows, block)
+    floats = partial(torch.empty, dtype=torch.float32, device=args.q.device)
+    out = floats((n_samples, n_q_heads, n_blocks, n_columns))
     if not out.numel():
         return out
+    device = device_of(args.q.device)
+    tiles = loaded_tiles(device, args.q.dtype, head_dim, n_rows, scattered=_scattered(args))
+    n_tiles = triton.cdiv(n_rows, tiles.rows)
+    shares = map_shares(device, tiles.rows, n_heads, n_tiles, n_spans)
+    across, columns = map_tile(min(block, tiles.rows))
     with _on(args.q.device):
-        tiles, table = _plan(args, segments)
-        args = replace(args, visible=args.visible_on_device())  # uploaded once; chunks of rows are cut on the device
-        row_bytes = 4 * n_q_heads * max(table.units.shape[0], 1)
-        chunk = max(1, WORKSPACE_BYTES // (row_bytes * block))  # blocks at a time
-        for first in range(0, n_blocks, chunk):
-            rows = args.rows(first * block, min((first + chunk) * block, n_rows))
-            out[:, :, first : first + chunk] = _block_mass(rows, tiles, table, block, sinks, n_columns)
+        table = unit_table(tuple(segments), max(args.k.shape[2], 1), args.q.device)
+        rows = piece_table(n_rows, block, tiles.rows, args.q.device)
+        n_pieces = rows.pieces.shape[0]
+        pieces = out if n_pieces == n_blocks else floats((n_samples, n_q_heads, n_pieces, n_columns))
+        prefill_map_kernel[_grid(n_heads, shares)](
+            units=table.units,
+            edges=table.edges,
+            pieces=rows.pieces,
+            tile_edges=rows.tile_edges,
+            sinks=None if sinks is None else sinks.contiguous(),
+            scratch=floats((n_heads * shares, n_spans, tiles.rows)),
+            out=pieces,
+            n_tiles=n_tiles,
+            n_pieces=n_pieces,
+            n_q_heads=n_q_heads,
+            n_spans=n_spans,
+            n_shares=shares,
+            BM=tiles.rows,
+            BN=tiles.keys,
+            BE=tiles.edge,
+            BR=across,
+            BS=columns,
+            BIAS=int(args.key_bias is not None),
+            LATE_SCALE=late_scale(args),
+            SINKS=sinks is not None,
+            WIDE=_wide(args, tiles),
+            **compiler_options(nvidia=uses_ptx(args.q.device), tiles=tiles),
+            **{name: value for name, value in _features(args).items() if name != "n_kv_heads"},
+        )
+        if pieces is not out:
+            add_pieces_kernel[_grid(n_blocks, n_heads)](
+                pieces,
+                rows.block_edges,
+                out,
+                n_pieces,
+                n_blocks,
+                n_columns,
+                BP=32,
+                BC=64,
+                **compiler_options(nvidia=uses_ptx(args.q.device)),
+            )
     return out
-
-
-def _block_mass(
-    args: RowArguments, tiles: Tiles, table: UnitTable, block: int, sinks: Tensor | None, n_columns: int
-) -> Tensor:
-    n_samples, n_q_heads, n_rows, _ = args.q.shape
-    rows, units = merge_tile(block)
-    n_blocks, n_parts = triton.cdiv(n_rows, block), triton.cdiv(block, rows)
-    out = torch.empty((n_samples, n_q_heads, n_blocks, n_parts, n_columns), dtype=torch.float32, device=args.q.device)
-    block_mass_kernel[_grid(n_parts, n_blocks, n_q_heads, n_samples)](
-        _unit_lse(args, tiles, table),
-        table.edges,
-        None if sinks is None else sinks.contiguous(),
-        out,
-        n_rows,
-        n_blocks,
-        n_parts,
-        n_q_heads,
-        n_columns - (sinks is not None),
-        block,
-        G=n_q_heads // args.k.shape[1],
-        BR=rows,
-        BU=units,
-        SINKS=sinks is not None,
-        **compiler_options(nvidia=uses_ptx(args.q.device)),
-    )
-    return out.sum(dim=3) if n_parts > 1 else out[:, :, :, 0]

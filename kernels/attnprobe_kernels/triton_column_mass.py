@@ -10,9 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from attnprobe_kernels.triton_common import LOG2E, load_part, logits2, product
-
-FAR = tl.constexpr(2**31 - 1)
+from attnprobe_kernels.triton_common import FAR, LOG2E, load_bias, load_part, logits2, product
 
 
 @triton.jit(do_not_specialize=["n_rows", "n_blocks", "n_q_heads"])
@@ -48,7 +46,7 @@ def row_bounds_kernel(
     i_bh = i_b * n_q_heads + i_hq
     b_total = tl.load(total + i_bh * n_rows + b_a, mask=m_a, other=0.0) * LOG2E
     p_total2 = total2 + i_bh * (n_blocks * BR) + b_a
-    tl.store(p_total2, tl.where(m_sees & (b_total > float("-inf")), b_total, float("inf")))
+    tl.store(p_total2, tl.where(m_sees & (b_total != float("-inf")), b_total, float("inf")))
 
 
 @triton.jit
@@ -91,17 +89,21 @@ def _take_rows(
         b_q2 = None
     b_total = tl.load(p_total + b_a)
     b_s = product(b_k, b_q, b_k2, b_q2, PRECISION)  # [BN, ROWS]
-    if MASKED or ALIBI:
-        b_hi = tl.load(p_visible + b_a * 2 + 1, mask=m_a)
+    if MASKED:
+        b_hi = tl.load(p_visible + b_a * 2 + 1, mask=m_a, other=0)
+    elif ALIBI:
+        b_hi = tl.load(p_visible + b_a * 2 + 1)
     if ALIBI:
         b_distance = b_n.to(tl.float32)[:, None] - (b_hi - 1).to(tl.float32)[None, :]
         b_z = logits2(b_s, b_bias, slope, b_distance, scale, softcap, SOFTCAP)
     else:
         b_z = logits2(b_s, b_bias, None, None, scale, softcap, SOFTCAP)
+    b_share = tl.exp2(b_z - b_total[None, :])
     if MASKED:
-        b_lo = tl.load(p_visible + b_a * 2, mask=m_a)
-        b_z = tl.where((b_n[:, None] >= b_lo[None, :]) & (b_n[:, None] < b_hi[None, :]), b_z, float("-inf"))
-    return b_mass + tl.sum(tl.exp2(b_z - b_total[None, :]), 1)
+        # After the exponential: a total of nan is one for the columns that the row sees, not for all.
+        b_lo = tl.load(p_visible + b_a * 2, mask=m_a, other=0)
+        b_share = tl.where((b_n[:, None] >= b_lo[None, :]) & (b_n[:, None] < b_hi[None, :]), b_share, 0.0)
+    return b_mass + tl.sum(b_share, 1)
 
 
 @triton.jit(do_not_specialize=["n_rows", "n_blocks", "n_keys", "n_tiles", "n_kv_heads"])
@@ -190,7 +192,7 @@ def column_mass_kernel(
     slope = tl.load(slopes + i_hq).to(tl.float32) if ALIBI else None
     if BIAS:
         p_bias = bias + i_b * stride_bb + i_hq.to(tl.int64) * stride_bh + b_n.to(tl.int64) * stride_bn
-        b_bias = tl.load(p_bias, mask=m_n, other=0.0).to(tl.float32)[:, None]
+        b_bias = load_bias(p_bias, m_n)[:, None]
     else:
         b_bias = None
     p_q = q + i_b * stride_qb + i_hq.to(tl.int64) * stride_qh

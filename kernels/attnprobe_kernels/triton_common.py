@@ -17,6 +17,9 @@ LN2 = tl.constexpr(0.6931471805599453)
 LOWEST = tl.constexpr(-1.0e30)
 """Running maximum before any key was seen: finite, so that no difference of two infinities arises."""
 
+FAR = tl.constexpr(2**31 - 1)
+"""Beyond every row and column."""
+
 INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))
 """Triton's interpreter computes wrong products of bfloat16."""
 
@@ -35,6 +38,18 @@ def load_part(p_part, m_vector, b_d, FIRST: tl.constexpr, WIDTH: tl.constexpr, D
             return tl.load(p_part)
         else:
             return tl.load(p_part, mask=m_vector, other=0.0)
+
+
+@triton.jit
+def load_bias(p_bias, m_bias):
+    """Biases in float32. Half the dtype's minimum and less means unseen: only float16's would weigh something."""
+    if m_bias is None:
+        b_bias = tl.load(p_bias).to(tl.float32)
+    else:
+        b_bias = tl.load(p_bias, mask=m_bias, other=0.0).to(tl.float32)
+    if p_bias.dtype.element_ty == tl.float16:
+        b_bias = tl.where(b_bias <= -32752.0, float("-inf"), b_bias)
+    return b_bias
 
 
 @triton.jit

@@ -4,6 +4,8 @@
 A program owns one unit (a stretch of keys of one segment) and one block of packed rows of one key head; packed row
 ``a * G + g`` is query row ``a`` of the group's head ``g``. It walks its unit's key tiles with a running maximum and
 sum and writes one natural log a row. A second kernel adds units into spans, in a fixed order.
+
+With ``TOP`` both also keep the largest logit and its column, the lowest one on ties, in whatever order tiles come.
 """
 
 from __future__ import annotations
@@ -11,13 +13,14 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from attnprobe_kernels.triton_common import LN2, LOG2E, LOWEST, bend, load_part, logits2, product
+from attnprobe_kernels.triton_common import FAR, LN2, LOG2E, LOWEST, bend, load_bias, load_part, logits2, product
 
 
 @triton.jit
-def _take_tile(
+def take_tile(
     b_m,  # [BM] running maximum
     b_l,  # [BM] running sum of 2 ** (logit - maximum)
+    b_at,  # [BM] column of the maximum; handed through without TOP
     first,  # the tile's first column, counted from the unit's start
     start,
     stop,
@@ -43,18 +46,23 @@ def _take_tile(
     ALIBI: tl.constexpr,
     LATE_SCALE: tl.constexpr,
     PRECISION: tl.constexpr,
+    TOP: tl.constexpr,
+    WIDE: tl.constexpr,  # whether offsets within a tile of keys can pass 2 ** 31 elements
     MASKED: tl.constexpr,
 ):
     """Take one key tile into the running maximum and sum."""
     b_j = tl.arange(0, TILE)
     b_n = start + first + b_j
     m_n = (b_n < stop)[None, :] if MASKED else None
-    b_jw = b_j.to(tl.int64)[None, :]  # a tile of far keys can span more than 2 ** 31 elements
-    b_d = tl.arange(0, D1).to(tl.int64)[:, None]
+    b_jw, b_d = b_j[None, :], tl.arange(0, D1)[:, None]
+    if WIDE:
+        b_jw, b_d = b_jw.to(tl.int64), b_d.to(tl.int64)
     p_tile = p_k + first.to(tl.int64) * stride_kn
     b_k = load_part(p_tile + (b_jw * stride_kn + b_d * stride_kd), m_n, b_d, 0, D1, D)  # [D1, TILE]
     if D2 > 0:
-        b_d2 = D1 + tl.arange(0, D2).to(tl.int64)[:, None]
+        b_d2 = D1 + tl.arange(0, D2)[:, None]
+        if WIDE:
+            b_d2 = b_d2.to(tl.int64)
         b_k2 = load_part(p_tile + (b_jw * stride_kn + b_d2 * stride_kd), m_n, b_d2, D1, D2, D)  # [D2, TILE]
     else:
         b_k2 = None
@@ -68,7 +76,7 @@ def _take_tile(
             b_z = b_s
             late = scale * LOG2E
     else:
-        b_bias = tl.load(p_bias + (first + b_jw) * stride_bn, mask=m_n).to(tl.float32) if BIAS > 0 else None
+        b_bias = load_bias(p_bias + (first.to(tl.int64) + b_jw) * stride_bn, m_n) if BIAS > 0 else None
         if ALIBI:
             b_distance = (start + first - b_own).to(tl.float32)[:, None] + b_j.to(tl.float32)[None, :]
             b_z = logits2(b_s, b_bias, b_slope[:, None], b_distance, scale, softcap, SOFTCAP)
@@ -77,10 +85,23 @@ def _take_tile(
         late = 1.0
     if MASKED:
         b_z = tl.where((b_n[None, :] >= b_lo[:, None]) & (b_n[None, :] < b_hi[:, None]), b_z, float("-inf"))
-    b_max = tl.maximum(b_m, tl.max(b_z, 1))
+    b_tile = tl.max(b_z, 1)
+    b_max = tl.maximum(b_m, b_tile)
+    if TOP:
+        b_place = tl.min(tl.where(b_z == b_tile[:, None], b_n[None, :], FAR), 1)
+        b_at = tl.where((b_tile > b_m) | ((b_tile == b_m) & (b_place < b_at)), b_place, b_at)
     b_p = tl.exp2(b_z * late - (b_max * late)[:, None])
     b_l = b_l * tl.exp2((b_m - b_max) * late) + tl.sum(b_p, 1)
-    return b_max, b_l
+    return b_max, b_l, b_at
+
+
+@triton.jit
+def natural(b_m, scale, softcap, SOFTCAP: tl.constexpr, LATE_SCALE: tl.constexpr):
+    """The running maximum as a natural-log logit: its last factor applied, or taken back to base e."""
+    if LATE_SCALE:
+        return softcap + b_m * (softcap * 2.0) if SOFTCAP > 0 else b_m * scale
+    else:
+        return b_m * LN2
 
 
 @triton.jit(do_not_specialize=["n_rows", "n_blocks", "n_kv_heads"])
@@ -92,6 +113,8 @@ def unit_lse_kernel(
     slopes,  # [Hq] or None
     bias,  # [B, Hq or 1, N] or None
     out,  # float32 [U, Hkv, A * G]
+    top,  # float32 [U, Hkv, A * G], or None without TOP
+    key,  # int32 [U, Hkv, A * G], or None without TOP
     scale,
     softcap,
     n_rows,
@@ -120,6 +143,7 @@ def unit_lse_kernel(
     ALIBI: tl.constexpr,
     LATE_SCALE: tl.constexpr,
     PRECISION: tl.constexpr,
+    TOP: tl.constexpr,
 ):
     """Natural-log sum of exp(logit) over one unit for one block of packed rows."""
     # Row blocks are the fastest axis: programs that run together share their keys.
@@ -175,38 +199,29 @@ def unit_lse_kernel(
 
     b_m = tl.full([BM], LOWEST, tl.float32)
     b_l = tl.zeros([BM], tl.float32)
+    b_at = tl.full([BM], FAR, tl.int32) if TOP else 0
     for i in range(n_edge):
         column = tl.where(i < n_leading, first + i * BE, free_to + (i - n_leading) * BE)
-        b_m, b_l = _take_tile(
-            b_m, b_l, column, start, stop, b_lo, b_hi, b_own, b_slope, b_q, b_q2, p_k, p_bias, stride_kn, stride_kd,
-            stride_bn, scale, softcap, D, D1, D2, BE, SOFTCAP, BIAS, ALIBI, LATE_SCALE, PRECISION, True,
+        b_m, b_l, b_at = take_tile(
+            b_m, b_l, b_at, column, start, stop, b_lo, b_hi, b_own, b_slope, b_q, b_q2, p_k, p_bias, stride_kn,
+            stride_kd, stride_bn, scale, softcap, D, D1, D2, BE, SOFTCAP, BIAS, ALIBI, LATE_SCALE, PRECISION, TOP,
+            True, True,
         )  # fmt: skip
     for i in range(n_free):
-        b_m, b_l = _take_tile(
-            b_m, b_l, free_from + i * BN, start, stop, b_lo, b_hi, b_own, b_slope, b_q, b_q2, p_k, p_bias, stride_kn,
-            stride_kd, stride_bn, scale, softcap, D, D1, D2, BN, SOFTCAP, BIAS, ALIBI, LATE_SCALE, PRECISION,
-            False,
+        b_m, b_l, b_at = take_tile(
+            b_m, b_l, b_at, free_from + i * BN, start, stop, b_lo, b_hi, b_own, b_slope, b_q, b_q2, p_k, p_bias,
+            stride_kn, stride_kd, stride_bn, scale, softcap, D, D1, D2, BN, SOFTCAP, BIAS, ALIBI, LATE_SCALE,
+            PRECISION, TOP, True, False,
         )  # fmt: skip
 
-    if LATE_SCALE:
-        b_m = softcap + b_m * (softcap * 2.0) if SOFTCAP > 0 else b_m * scale
-    else:
-        b_m *= LN2
+    b_m = natural(b_m, scale, softcap, SOFTCAP, LATE_SCALE)
     b_lse = tl.where(m_sees, b_m + tl.log2(b_l) * LN2, float("-inf"))
-    p_out = out + (i_u * n_kv_heads + i_h) * (n_rows * G) + b_r
-    tl.store(p_out, b_lse, mask=m_r)
-
-
-@triton.jit
-def add_units(b_m, b_l, lse_units, i_u, n_units, b_r, m_r, stride_u, BU: tl.constexpr):
-    """Take units ``i_u`` to ``i_u + BU``, at most ``n_units``, into a running maximum and sum (base 2) of each row."""
-    b_u = i_u + tl.arange(0, BU)
-    p_lse = lse_units + b_u.to(tl.int64)[:, None] * stride_u + b_r[None, :]
-    m_lse = (b_u < n_units)[:, None] & m_r[None, :]
-    b_z = tl.load(p_lse, mask=m_lse, other=float("-inf")) * LOG2E  # [BU, BR]
-    b_max = tl.maximum(b_m, tl.max(b_z, 0))
-    b_l = b_l * tl.exp2(b_m - b_max) + tl.sum(tl.exp2(b_z - b_max[None, :]), 0)
-    return b_max, b_l
+    i_out = (i_u * n_kv_heads + i_h) * (n_rows * G) + b_r
+    tl.store(out + i_out, b_lse, mask=m_r)
+    if TOP:
+        m_top = m_sees & (b_at < FAR)
+        tl.store(top + i_out, tl.where(m_top, b_m, float("-inf")), mask=m_r)
+        tl.store(key + i_out, tl.where(m_top, b_at, FAR), mask=m_r)
 
 
 @triton.jit(do_not_specialize=["n_rows", "n_blocks", "n_kv_heads", "n_spans"])
@@ -214,6 +229,10 @@ def merge_units_kernel(
     lse_units,  # float32 [U, Hkv, A * G]
     edges,  # int32 [B * S + 1]: units of sample b and span s are edges[b * S + s] to the next entry
     out,  # float32 [B, Hq, A, S]
+    top_units,  # float32 [U, Hkv, A * G], or None without TOP, as the next three
+    key_units,  # int32 [U, Hkv, A * G]
+    top,  # float32 [B, Hq, A, S]
+    key,  # int32 [B, Hq, A, S]
     n_rows,
     n_blocks,
     n_kv_heads,
@@ -221,6 +240,7 @@ def merge_units_kernel(
     G: tl.constexpr,
     BR: tl.constexpr,
     BU: tl.constexpr,
+    TOP: tl.constexpr,
 ):
     """Add units into spans, always in the same order."""
     i_program = tl.program_id(0)
@@ -230,14 +250,33 @@ def merge_units_kernel(
     b_r = i_block * BR + tl.arange(0, BR)
     m_r = b_r < n_rows * G
     first, last = tl.load(edges + i_bs), tl.load(edges + i_bs + 1)
-    p_units = lse_units + i_h.to(tl.int64) * (n_rows * G)
+    i_first = i_h.to(tl.int64) * (n_rows * G)
     stride_u = n_kv_heads.to(tl.int64) * (n_rows * G)
     b_m = tl.full([BR], LOWEST, tl.float32)
     b_l = tl.zeros([BR], tl.float32)
+    b_top = tl.full([BR], float("-inf"), tl.float32)
+    b_at = tl.full([BR], FAR, tl.int32)
     for i_u in range(first, last, BU):
-        b_m, b_l = add_units(b_m, b_l, p_units, i_u, last, b_r, m_r, stride_u, BU)
+        b_u = i_u + tl.arange(0, BU)
+        i_lse = i_first + b_u.to(tl.int64)[:, None] * stride_u + b_r[None, :]
+        m_lse = (b_u < last)[:, None] & m_r[None, :]
+        b_z = tl.load(lse_units + i_lse, mask=m_lse, other=float("-inf")) * LOG2E  # [BU, BR]
+        b_max = tl.maximum(b_m, tl.max(b_z, 0))
+        b_l = b_l * tl.exp2(b_m - b_max) + tl.sum(tl.exp2(b_z - b_max[None, :]), 0)
+        b_m = b_max
+        if TOP:
+            b_tops = tl.load(top_units + i_lse, mask=m_lse, other=float("-inf"))
+            b_keys = tl.load(key_units + i_lse, mask=m_lse, other=FAR)
+            b_best = tl.max(b_tops, 0)
+            b_place = tl.min(tl.where(b_tops == b_best[None, :], b_keys, FAR), 0)
+            b_at = tl.where(b_best > b_top, b_place, b_at)  # units ascend: on ties the earlier ones have it
+            b_top = tl.maximum(b_top, b_best)
     b_lse = (b_m + tl.log2(b_l)) * LN2
     i_b, i_s = i_bs // n_spans, i_bs % n_spans
     i_hq = (i_b * n_kv_heads + i_h) * G + b_r % G
-    p_out = out + (i_hq.to(tl.int64) * n_rows + b_r // G) * n_spans + i_s
-    tl.store(p_out, b_lse, mask=m_r)
+    i_out = (i_hq.to(tl.int64) * n_rows + b_r // G) * n_spans + i_s
+    tl.store(out + i_out, b_lse, mask=m_r)
+    if TOP:
+        # Where the sum is nan, no key is the heaviest.
+        tl.store(top + i_out, tl.where(b_lse == b_lse, b_top, float("nan")), mask=m_r)
+        tl.store(key + i_out, tl.where((b_lse == b_lse) & (b_at < FAR), b_at, -1), mask=m_r)

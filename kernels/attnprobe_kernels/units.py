@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from attnprobe_kernels.segments import HIDDEN, Segments
+from attnprobe_kernels.uploads import stream_of, upload
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,10 @@ def cut(segments: tuple[Segments, ...], unit: int) -> tuple[np.ndarray, np.ndarr
 
 
 @lru_cache(maxsize=32)
+def _unit_table(segments: tuple[Segments, ...], unit: int, device: torch.device, stream: int) -> UnitTable:
+    return UnitTable(*(upload(table, device) for table in cut(segments, unit)))
+
+
 def unit_table(segments: tuple[Segments, ...], unit: int, device: torch.device) -> UnitTable:
-    """The unit table on a device, uploaded once: the layers of a model share it."""
-    units, edges = cut(segments, unit)
-    return UnitTable(torch.from_numpy(units).to(device), torch.from_numpy(edges).to(device))
+    """The unit table on a device, uploaded once a stream: the layers of a model share it."""
+    return _unit_table(segments, unit, device, stream_of(device))

@@ -14,6 +14,8 @@ from attnprobe_kernels.tiles import (
     Device,
     Tiles,
     column_tiles,
+    loaded_tiles,
+    map_tile,
     merge_tile,
     span_tiles,
     split_head_dim,
@@ -61,7 +63,7 @@ FEATURES: dict[str, frozenset[str]] = {
     "all": frozenset({"softcap", "head_bias", "alibi"}),
 }
 ROWS = {"decode": (1, 4), "few": (9, 8), "many": (1024, 4)}  # query rows, query heads a key head
-KERNELS = ("span_lse", "column_mass")
+KERNELS = ("span_lse", "span_top", "column_mass", "prefill_map")
 LAYOUTS = ("contiguous", "scattered", "keys last")  # of the elements of the head dimension
 
 
@@ -85,8 +87,10 @@ class Variant:
         scattered = self.layout != "contiguous"
         if self.kernel == "column_mass":
             return column_tiles(device, dtype, self.head_dim, n_rows, scattered=scattered)
+        if self.kernel == "prefill_map":
+            return loaded_tiles(device, dtype, self.head_dim, n_rows, scattered=scattered)
         per_head_bias = "head_bias" in FEATURES[self.features]
-        return span_tiles(
+        return (loaded_tiles if self.kernel == "span_top" else span_tiles)(
             device, dtype, self.head_dim, n_rows * group, per_head_bias=per_head_bias, scattered=scattered
         )
 
@@ -94,12 +98,13 @@ class Variant:
         """Compile-time arguments by name; ``None`` for an array that is not there."""
         features, tiles = FEATURES[self.features], self.tiles
         group = ROWS[self.rows][1]
-        if self.kernel == "merge_units":
+        if self.kernel in ("merge_units", "merge_tops"):
             across, units = merge_tile(ROWS[self.rows][0] * group)
-            return {"G": group, "BR": across, "BU": units}
-        if self.kernel == "block_mass":
-            across, units = merge_tile(128)
-            return {"G": group, "BR": across, "BU": units, "SINKS": True}
+            top = self.kernel == "merge_tops"
+            absent = {} if top else dict.fromkeys(("top_units", "key_units", "top", "key"))
+            return {"G": group, "BR": across, "BU": units, "TOP": top} | absent
+        if self.kernel == "add_pieces":
+            return {"BP": 32, "BC": 64}
         if self.kernel == "row_bounds":
             return {"BR": tiles.rows}
         first, second = split_head_dim(self.head_dim)
@@ -116,8 +121,16 @@ class Variant:
             "PRECISION": "tf32" if self.dtype == "tf32" else "ieee",
             "BN": tiles.keys,
         }
-        if self.kernel == "span_lse":
-            constants |= {"BM": tiles.rows, "BE": tiles.edge, "LATE_SCALE": not bias and "alibi" not in features}
+        late_scale = not bias and "alibi" not in features
+        if self.kernel in ("span_lse", "span_top"):
+            top = self.kernel == "span_top"
+            constants |= {"BM": tiles.rows, "BE": tiles.edge, "LATE_SCALE": late_scale, "TOP": top}
+            if not top:
+                constants |= {"top": None, "key": None}
+        elif self.kernel == "prefill_map":
+            across, columns = map_tile(min(128, tiles.rows))
+            constants |= {"BM": tiles.rows, "BE": tiles.edge, "LATE_SCALE": late_scale, "BIAS": int(bias > 0)}
+            constants |= {"BR": across, "BS": columns, "SINKS": True, "WIDE": False}
         else:
             constants |= {"BR": tiles.rows, "BE": tiles.edge, "BB": 128, "BIAS": bias > 0}
         if not bias:
@@ -177,10 +190,13 @@ def variants(*, exhaustive: bool = False) -> list[Variant]:
             ("span_lse", 128, "many"),
             ("span_lse", 128, "decode"),
             ("span_lse", 256, "many"),
+            ("span_top", 128, "many"),
             ("column_mass", 128, "many"),
+            ("prefill_map", 128, "many"),
             ("merge_units", 128, "many"),
-            ("block_mass", 128, "many"),
+            ("merge_tops", 128, "many"),
             ("row_bounds", 128, "many"),
+            ("add_pieces", 128, "many"),
         )
     ]
     covering = [Variant(**row) for row in cover(FACTORS, 3 if exhaustive else 2)]  # type: ignore[arg-type]

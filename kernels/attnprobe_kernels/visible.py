@@ -44,8 +44,11 @@ def visible_intervals(
     Raises
     ------
     ValueError
-        A row needs keys that the key tensor no longer, or not yet, holds.
+        A window or chunk of no token; a row needs keys that the key tensor no longer, or not yet, holds.
     """
+    for name, length in (("window", window), ("chunk", chunk)):
+        if length is not None and length < 1:
+            raise ValueError(f"{name} must be at least one token, got {length}")
     slots = np.asarray(rows, dtype=np.int64)[None, :]  # [1, A]
     pad = np.asarray(pads, dtype=np.int64)[:, None]  # [B, 1]
     lo = np.broadcast_to(pad, (pad.shape[0], slots.shape[1]))

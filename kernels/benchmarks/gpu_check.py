@@ -22,7 +22,7 @@ import torch
 
 from benchmarks.environment import ROOT, default_path, describe, write
 
-SHARES = {"tests": 0.33, "kernels": 0.6, "llama-1b": 0.7, "llama-8b": 1.0}
+SHARES = {"tests": 0.45, "kernels": 0.7, "llama-1b": 0.78, "llama-8b": 1.0}
 """At which share of the budget each stage must have ended; what one leaves over goes to those after it."""
 SPARE_SECONDS = 12.0
 """What a stage is told to stop before it is stopped: a call that has begun is finished."""

@@ -1,4 +1,4 @@
-"""What is timed: named shapes of real models, and the three operations on them."""
+"""What is timed: named shapes of real models, and the operations on them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnprobe_kernels import Segments, column_mass, prefill_map, span_lse, visible_intervals
+from attnprobe_kernels import Segments, SpanTop, column_mass, prefill_map, span_lse, span_top, visible_intervals
 
-Operation = Literal["span_lse", "column_mass", "prefill_map"]
+Operation = Literal["span_lse", "span_top", "column_mass", "prefill_map"]
 OPERATIONS: tuple[Operation, ...] = get_args(Operation)
 N_DOCUMENTS = 20
 ROW_BLOCK = 128
+LENGTHS = (4096, 32768, 131072, 524288)
 
 
 @dataclass(frozen=True)
@@ -103,9 +104,11 @@ def make_inputs(case: Case, device: torch.device, dtype: torch.dtype, backend: s
     return Inputs(q, k, torch.logsumexp(lse, dim=-1))
 
 
-def bind(case: Case, inputs: Inputs, backend: str) -> Callable[[], Tensor]:
+def bind(case: Case, inputs: Inputs, backend: str) -> Callable[[], Tensor | SpanTop]:
     """The operation under test as a function of nothing."""
     q, k, total = inputs
+    if case.operation == "span_top":
+        return lambda: span_top(q, k, case.segments, window=case.window, backend=backend)
     if case.operation == "span_lse":
         return lambda: span_lse(q, k, case.segments, window=case.window, backend=backend)
     if case.operation == "column_mass":
@@ -124,6 +127,7 @@ HEADLINES = (
     _llama("prefill_map", 32768, 32768),
     _llama("span_lse", 131072, 1),
     _llama("prefill_map", 131072, 131072),
+    _llama("span_top", 131072, 256),
 )
 """The cases that answer the most."""
 
@@ -134,12 +138,14 @@ def _cases() -> tuple[Case, ...]:
         Case("span_lse", "qwen3", 64, 4, 128, 131072, 256),
         Case("span_lse", "mha", 32, 32, 128, 131072, 256),
         Case("span_lse", "gemma", 16, 8, 256, 131072, 256, window=1024),
-        *(_llama("span_lse", n_keys, n_rows) for n_keys in (4096, 32768, 131072, 524288) for n_rows in (1, 32, 256)),
-        *(_llama("span_lse", n_keys, 4096) for n_keys in (4096, 32768, 131072, 524288)),
-        *(_llama("column_mass", n_keys, 256) for n_keys in (4096, 32768, 524288)),
+        *(_llama("span_lse", n_keys, n_rows) for n_keys in LENGTHS for n_rows in (1, 32, 256)),
+        *(_llama("span_lse", n_keys, 4096) for n_keys in LENGTHS),
+        *(_llama("column_mass", n_keys, n_rows) for n_keys in LENGTHS for n_rows in (1, 32, 256, 4096)),
         Case("column_mass", "qwen3", 64, 4, 128, 131072, 256),
         Case("column_mass", "mha", 32, 32, 128, 131072, 256),
         Case("column_mass", "gemma", 16, 8, 256, 131072, 256, window=1024),
+        *(_llama("span_top", n_keys, n_rows) for n_keys in (4096, 131072) for n_rows in (1, 256)),
+        Case("span_top", "gemma", 16, 8, 256, 131072, 256, window=1024),
         _llama("prefill_map", 4096, 4096),
         Case("prefill_map", "qwen3", 64, 4, 128, 32768, 32768),
         Case("prefill_map", "mha", 32, 32, 128, 32768, 32768),
@@ -156,5 +162,6 @@ QUICK_CASES = (
     Case("span_lse", "tiny-window", 4, 2, 64, 257, 17, window=64),
     Case("column_mass", "tiny", 4, 2, 64, 517, 17),
     Case("prefill_map", "tiny", 4, 2, 64, 300, 300),
+    Case("span_top", "tiny", 4, 2, 64, 517, 17),
 )
 """Shapes for a dry run without a GPU; their times mean nothing."""

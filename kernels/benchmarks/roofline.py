@@ -92,10 +92,15 @@ class Work:
 
 
 def output_elements(case: Case) -> int:
-    """Elements of the operation's float32 result."""
+    """Elements of the operation's result, four bytes each."""
     n_spans = case.segments.n_spans
-    rows = {"span_lse": case.n_rows * n_spans, "column_mass": case.n_keys}
-    return case.n_q_heads * rows.get(case.operation, -(-case.n_rows // ROW_BLOCK) * n_spans)
+    elements = {
+        "span_lse": case.n_rows * n_spans,
+        "span_top": 3 * case.n_rows * n_spans,
+        "column_mass": case.n_keys,
+        "prefill_map": -(-case.n_rows // ROW_BLOCK) * n_spans,
+    }
+    return case.n_q_heads * elements[case.operation]
 
 
 def work_of(case: Case, element_bytes: int = 2) -> Work:

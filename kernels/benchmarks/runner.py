@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from benchmarks.registry import HEADLINES, QUICK_CASES, Case, Inputs, bind, make_inputs
 from benchmarks.rivals import RIVALS, SLOW, SLOW_LOGITS, Rival
@@ -146,8 +145,8 @@ def _measured(
     case: Case,
     floor: Floor,
     settings: Settings,
-    build: Callable[[], Callable[[], Tensor]],
-    judge: Callable[[Callable[[], Tensor]], Verdict] | None,
+    build: Callable[[], Callable[[], Any]],
+    judge: Callable[[Callable[[], Any]], Verdict] | None,
 ) -> dict[str, Any]:
     """Check, then time. What is wrong gets no time."""
     if time.monotonic() > settings.deadline:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnprobe_kernels import Segments, column_mass, span_lse
+from attnprobe_kernels import Segments, SpanTop, column_mass, span_top
 from benchmarks.registry import ROW_BLOCK, Case, Inputs
 
 RELATIVE = 1e-4
@@ -47,7 +47,7 @@ def sampled_blocks(case: Case) -> list[int]:
     return sorted({0, last // 2, last})
 
 
-def _head_lse(case: Case, inputs: Inputs, head: int, rows: Sequence[int]) -> Tensor:
+def _head_top(case: Case, inputs: Inputs, head: int, rows: Sequence[int]) -> SpanTop:
     """float64 ``[len(rows), S]`` of one query head, by the definition."""
     kv_head = head // case.group
     first = case.first_key
@@ -55,7 +55,11 @@ def _head_lse(case: Case, inputs: Inputs, head: int, rows: Sequence[int]) -> Ten
     queries = inputs.q[:, head : head + 1, list(rows)]
     visible = case.visible[None, list(rows)] - np.int32(first)
     segments: Segments = case.segments.clip(first, case.n_keys - first)
-    return span_lse(queries, keys, segments, visible=visible, backend="naive")[0, 0]
+    return SpanTop(*(x[0, 0] for x in span_top(queries, keys, segments, visible=visible, backend="naive")))
+
+
+def _head_lse(case: Case, inputs: Inputs, head: int, rows: Sequence[int]) -> Tensor:
+    return _head_top(case, inputs, head, rows).lse
 
 
 def _column_reference(case: Case, inputs: Inputs, head: int) -> Tensor:
@@ -76,7 +80,7 @@ def _column_reference(case: Case, inputs: Inputs, head: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Expected:
-    """float64 masses of the sample, the sampled rows' totals in nats (``span_lse`` alone), and how to take it."""
+    """float64 masses of the sample, the rows' totals in nats (of what gives logs), and how to take the sample."""
 
     masses: Tensor
     totals: Tensor | None
@@ -86,10 +90,14 @@ class Expected:
 def reference(case: Case, inputs: Inputs) -> Expected:
     """What the sampled part of a result must be."""
     heads = sampled_heads(case)
-    if case.operation == "span_lse":
+    if case.operation in ("span_lse", "span_top"):
         rows = sampled_rows(case)
-        lse = torch.stack([_head_lse(case, inputs, head, rows) for head in heads])
-        return Expected(torch.softmax(lse, -1), torch.logsumexp(lse, -1), lambda found: found[0][heads][:, rows])
+        tops = [_head_top(case, inputs, head, rows) for head in heads]
+        lse, logit = torch.stack([top.lse for top in tops]), torch.stack([top.top_logit for top in tops])
+        totals = torch.logsumexp(lse, -1)
+        logs = lse if case.operation == "span_lse" else torch.cat([lse, logit], -1)
+        masses = torch.exp(logs - totals[..., None])
+        return Expected(masses, totals, lambda found: found[0][heads][:, rows])
     if case.operation == "column_mass":
         masses = torch.stack([_column_reference(case, inputs, head) for head in heads])
         return Expected(masses, None, lambda found: found[0][heads])
@@ -124,20 +132,26 @@ def judge(found: Tensor, wanted: Tensor, *, relative: float | None, absolute: fl
     return Verdict(not reasons, worst, worst_relative, "; ".join(reasons))
 
 
-def check_own(case: Case, inputs: Inputs, expected: Expected, call: Callable[[], Tensor]) -> Verdict:
+def _logs(result: Tensor | SpanTop) -> Tensor:
+    """What is compared: the result, or log-sum-exps and largest logits side by side."""
+    return result if isinstance(result, Tensor) else torch.cat([result.lse, result.top_logit], dim=-1)
+
+
+def check_own(case: Case, inputs: Inputs, expected: Expected, call: Callable[[], Tensor | SpanTop]) -> Verdict:
     """Judge an operation of this package: tight bounds, every element written, and the same bits when repeated."""
-    result = call()
+    result = _logs(call())
     poison = torch.full_like(result, float("nan"))
     del poison  # its memory is what the next result is likely to be given
-    if not torch.equal(result, call()):
+    if not torch.equal(result, _logs(call())):
         return _failed("two calls on the same inputs differ, or left an element out")
     found = expected.sample(result).double()
     if expected.totals is not None:
         # Masses alone would not show a constant added to a whole row.
-        gap = float((torch.logsumexp(found, -1) - expected.totals).abs().max())
+        totals = torch.logsumexp(found[..., : case.segments.n_spans], -1)
+        gap = float((totals - expected.totals).abs().max())
         if not gap <= RELATIVE:
             return _failed(f"a row's total is off by {gap:.1e} nats")
-        found = torch.softmax(found, -1)
+        found = torch.exp(found - totals[..., None])
     if inputs.q.dtype == torch.float32:
         return judge(found, expected.masses, relative=None, absolute=ABSOLUTE)
     return judge(found, expected.masses, relative=RELATIVE, absolute=None)

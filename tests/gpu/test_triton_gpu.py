@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from attnprobe_kernels import Segments, column_mass, prefill_map, span_lse, visible_intervals
+from attnprobe_kernels import Segments, column_mass, prefill_map, span_lse, span_top, visible_intervals
 
 pytestmark = [
     pytest.mark.gpu,
@@ -75,7 +75,13 @@ def poison() -> None:
 
 
 def check_all(q: torch.Tensor, k: torch.Tensor, segments: Any, block: int = 32, **options: Any) -> None:
-    """All three operations: right, every element written, and the same bits in a second call."""
+    """All operations: right, every element written, and the same bits in a second call."""
+    check_sums_and_columns(q, k, segments, **options)
+    check_tops_and_map(q, k, segments, block, **options)
+
+
+def check_sums_and_columns(q: torch.Tensor, k: torch.Tensor, segments: Any, **options: Any) -> None:
+    """``span_lse`` and ``column_mass``: apart from the others, since compiling takes the time here."""
     sinks = options.pop("sinks", None)
     wanted = span_lse(q, k, segments, sinks=sinks, backend="naive", **options)
     found = span_lse(q, k, segments, sinks=sinks, backend="triton", **options)
@@ -89,6 +95,23 @@ def check_all(q: torch.Tensor, k: torch.Tensor, segments: Any, block: int = 32, 
     assert_masses(found, wanted, q.dtype)
     poison()
     assert torch.equal(found, column_mass(q, k, total, backend="triton", **options))
+
+
+def check_tops_and_map(q: torch.Tensor, k: torch.Tensor, segments: Any, block: int = 32, **options: Any) -> None:
+    """``span_top`` and ``prefill_map``."""
+    sinks = options.pop("sinks", None)
+    top, wanted_top = (
+        span_top(q, k, segments, sinks=sinks, backend=backend, **options) for backend in ("triton", "naive")
+    )
+    assert_logs(top.lse, wanted_top.lse, q.dtype)
+    seen = wanted_top.top_logit > float("-inf")
+    assert torch.equal(top.top_logit > float("-inf"), seen)
+    torch.testing.assert_close(top.top_logit[seen].double(), wanted_top.top_logit[seen], atol=1e-4, rtol=1e-6)
+    assert torch.equal(top.top_key >= 0, wanted_top.top_key >= 0)
+    assert (top.top_key == wanted_top.top_key).float().mean() >= 0.999  # but for ties in float32
+    poison()
+    again = span_top(q, k, segments, sinks=sinks, backend="triton", **options)
+    assert all(torch.equal(a, b) for a, b in zip(top, again, strict=True))
 
     wanted = prefill_map(q, k, segments, block=block, sinks=sinks, backend="naive", **options)
     found = prefill_map(q, k, segments, block=block, sinks=sinks, backend="triton", **options)
@@ -147,7 +170,9 @@ def test_features(feature: str) -> None:
 def test_dtypes_and_head_dims(dtype: torch.dtype, head_dim: int) -> None:
     n_rows, n_keys = 70, 517
     q, k = qk(n_rows, n_keys, head_dim, dtype)
-    check_all(q, k, pieces(n_keys))
+    check_sums_and_columns(q, k, pieces(n_keys))
+    if head_dim in (80, 128, 256):
+        check_tops_and_map(q, k, pieces(n_keys))
 
 
 @pytest.mark.parametrize("n_keys", [1, 63, 111, 4099])
@@ -214,6 +239,8 @@ def test_nothing_waits_for_the_device() -> None:
     calls: list[Callable[[], torch.Tensor]] = [
         lambda: span_lse(q, k, segments, backend="triton"),
         lambda: span_lse(q, k, segments, visible=visible, backend="triton"),
+        lambda: span_top(q, k, segments, backend="triton").lse,
+        lambda: prefill_map(q, k, segments, block=5, backend="triton"),
     ]
     total = torch.logsumexp(calls[0](), -1)
     calls.append(lambda: column_mass(q, k, total, backend="triton"))
@@ -241,6 +268,37 @@ def test_launches_of_a_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(JITFunction, "run", run)
     total = torch.logsumexp(span_lse(q, k, segments, backend="triton"), -1)
     assert len(launches) in (1, 2)
-    launches.clear()
-    column_mass(q, k, total, backend="triton")
-    assert len(launches) in (1, 2)
+    for call in (
+        lambda: span_top(q, k, segments, backend="triton"),
+        lambda: column_mass(q, k, total, backend="triton"),
+        lambda: prefill_map(q, k, segments, block=5, backend="triton"),
+    ):
+        launches.clear()
+        call()
+        assert len(launches) in (1, 2)
+
+
+def test_tables_may_be_used_on_several_streams() -> None:
+    q, k = qk(300, 517, 64)
+    segments = pieces(517)
+    wanted = prefill_map(q, k, segments, block=100, backend="triton")
+    streams = [torch.cuda.Stream() for _ in range(3)]
+    torch.cuda.synchronize()
+    for _ in range(3):
+        found = []
+        for stream in streams:
+            with torch.cuda.stream(stream):
+                found.append(prefill_map(q, k, segments, block=100, backend="triton"))
+        torch.cuda.synchronize()
+        assert all(torch.equal(x, wanted) for x in found)
+
+
+@pytest.mark.parametrize("n_rows", [1000, 4096])
+def test_map_of_a_whole_prompt_in_blocks_of_any_length(n_rows: int) -> None:
+    q, k = qk(n_rows, n_rows, 128)
+    segments = pieces(n_rows)
+    wanted = prefill_map(q, k, segments, block=1, backend="chunked")
+    for block in (1, 100, 128, 1000, n_rows):
+        found = prefill_map(q, k, segments, block=block, backend="triton")
+        means = torch.stack([rows.mean(dim=2) for rows in wanted.double().split(block, dim=2)], dim=2)
+        assert float((found.double() - means).abs().max()) <= 1e-5

@@ -10,7 +10,8 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from attnprobe_kernels import Segments, column_mass, prefill_map, span_lse
+from attnprobe_kernels import Segments, SpanTop, column_mass, naive, prefill_map, span_lse, span_top
+from attnprobe_kernels.rows import check_rows
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -56,11 +57,46 @@ def assert_lse_close(got: Tensor, reference: Tensor, dtype: torch.dtype) -> None
     assert (error <= 1e-4 + 1e-6 * reference[finite].abs()).all()
 
 
+def assert_top_right(got: SpanTop, reference: SpanTop, z: Tensor, dtype: torch.dtype) -> None:
+    """Largest logits to float32's precision, and each at a column that holds it; the lowest of the columns on ties.
+
+    Parameters
+    ----------
+    z
+        float64 logits ``[B, Hq, A, N]`` of the definition.
+    """
+    n_spans = reference.lse.shape[-1]
+    assert_lse_close(got.lse, reference.lse, dtype)
+    assert got.top_key.dtype == torch.int32
+    assert got.top_logit.shape == got.top_key.shape == (*z.shape[:3], n_spans)
+    nothing = reference.top_key < 0
+    assert torch.equal(got.top_key < 0, nothing)
+    assert torch.equal(got.top_logit == float("-inf"), reference.top_logit == float("-inf"))
+    finite = reference.top_logit > float("-inf")
+    error = (got.top_logit.double() - reference.top_logit)[finite].abs()
+    assert (error <= 1e-5 + 1e-6 * reference.top_logit[finite].abs()).all()
+    there = z.gather(-1, got.top_key.clamp(min=0).long())  # the logit at the column that was named
+    gap = (reference.top_logit - there)[~nothing].abs()
+    assert (gap <= 1e-5 + 1e-6 * there[~nothing].abs()).all()
+
+
+def compare_top(backend: str, q: Tensor, k: Tensor, segments: Any, **features: Any) -> SpanTop:
+    """``span_top`` of a backend against ``naive``, column by column."""
+    got = span_top(q, k, segments, backend=backend, **features)
+    reference = span_top(q, k, segments, backend="naive", **features)
+    features.pop("sinks", None)
+    names = ("scale", "q_start", "window", "softcap", "key_bias", "alibi_slopes", "visible", "mask")
+    z = naive.logits(check_rows(q, k, **{name: features.get(name) for name in names}))
+    assert_top_right(got, reference, z, q.dtype)
+    return got
+
+
 def compare_all(backend: str, q: Tensor, k: Tensor, segments: Any, *, block: int = 4, **features: Any) -> None:
     """Every operation of a backend against ``naive``."""
     sinks = features.pop("sinks", None)
     reference = span_lse(q, k, segments, backend="naive", sinks=sinks, **features)
     assert_lse_close(span_lse(q, k, segments, backend=backend, sinks=sinks, **features), reference, q.dtype)
+    compare_top(backend, q, k, segments, sinks=sinks, **features)
     total = torch.logsumexp(reference, dim=-1).float()
     got = column_mass(q, k, total, backend=backend, **features)
     expected = column_mass(q, k, total, backend="naive", **features)

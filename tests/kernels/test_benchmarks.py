@@ -42,6 +42,10 @@ def test_registry_holds_the_shapes_that_are_promised() -> None:
     for n_keys in (4096, 32768, 131072, 524288):
         for n_rows in (1, 32, 256, 4096):
             assert llama("span_lse", n_keys, n_rows) in CASES
+            assert llama("column_mass", n_keys, n_rows) in CASES
+    assert all(llama("prefill_map", n, n) in CASES for n in (4096, 32768, 131072))
+    for case in CASES:  # each beside the sums alone
+        assert case.operation != "span_top" or replace(case, operation="span_lse") in CASES
     heads = {(case.n_q_heads, case.n_kv_heads, case.head_dim, case.window) for case in CASES}
     assert {(64, 4, 128, None), (32, 32, 128, None)} <= heads
     assert any(case.head_dim == 256 and case.window == 1024 for case in CASES)
@@ -149,6 +153,14 @@ def test_wrong_results_are_refused(case: Case) -> None:
     assert not own_verdict(case, lambda result: result + 3e-3).ok
     assert not own_verdict(case, lambda result: result[..., :-1]).ok
     assert not own_verdict(case, lambda result: torch.full_like(result, float("nan"))).ok
+
+
+def test_a_wrong_heaviest_key_is_refused() -> None:
+    case = QUICK_CASES[-1]
+    assert case.operation == "span_top"
+    assert own_verdict(case, lambda result: result).ok
+    assert not own_verdict(case, lambda result: result._replace(top_logit=result.top_logit - 0.1)).ok
+    assert not own_verdict(case, lambda result: result._replace(lse=result.lse + 0.1)).ok
 
 
 def test_results_that_change_are_refused() -> None:

@@ -57,6 +57,19 @@ def test_samples_with_segments_of_their_own():
     compare_all("chunked", q, k, tables, visible=visible)
 
 
+def test_blocks_of_many_rows_are_taken_in_parts(monkeypatch):
+    monkeypatch.setattr(chunked, "MAX_ROWS", 7)
+    q, k = queries_and_keys(2, n_rows=50, n_keys=60)
+    compare_all("chunked", q, k, cut_evenly(60, 4), block=20, sinks=draw((4,), 3))
+
+
+def test_pieces_of_a_span_are_added_up_now_and_then(monkeypatch):
+    monkeypatch.setattr(chunked, "BLOCK_BYTES", 1)
+    monkeypatch.setattr(chunked, "MAX_PIECES", 3)
+    q, k = queries_and_keys(2, n_rows=3, n_keys=1000)
+    compare_all("chunked", q, k, cut_evenly(1000, 2))
+
+
 @given(data=st.data())
 @settings(deadline=None, derandomize=True, max_examples=60)
 def test_random_combinations(data):

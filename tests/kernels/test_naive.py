@@ -9,7 +9,7 @@ import pytest
 import torch
 from kernel_cases import DEVICE, cut_evenly, draw, queries_and_keys
 
-from attnprobe_kernels import Segments, column_mass, prefill_map, span_lse
+from attnprobe_kernels import Segments, column_mass, prefill_map, span_lse, span_top
 
 
 def test_logits_written_out():
@@ -85,3 +85,23 @@ def test_float_masks_add_and_hide():
     plain = span_lse(q, k, each, visible=np.array([[[0, 4]]], np.int32), backend="naive")
     torch.testing.assert_close(lse[..., 0], plain[..., 0] + 0.5)
     assert torch.isneginf(lse[..., [1, 3]]).all()
+
+
+@pytest.mark.parametrize("backend", ["naive", "chunked"])
+def test_the_heaviest_key_written_out(backend):
+    q = torch.tensor([[[[1.0, 2.0]]]], device=DEVICE)
+    k = torch.tensor([[[[1.0, 0.0], [0.0, 1.0], [3.0, -1.0], [2.0, 0.0], [0.0, 1.0]]]], device=DEVICE)
+    z = [1.0, 2.0, 1.0, 2.0, 2.0]
+    segments = Segments.from_spans([[(0, 1), (2, 3)], [(1, 2), (3, 5)], []], 5)
+    found = span_top(q, k, segments, scale=1.0, sinks=torch.tensor([0.75], device=DEVICE), backend=backend)
+    assert found.top_key.flatten().tolist() == [0, 1, -1, -1]  # the lowest column on ties
+    assert found.top_logit.flatten().tolist() == [1.0, 2.0, float("-inf"), 0.75]
+    lse = [math.log(2 * math.exp(1.0)), math.log(3 * math.exp(2.0)), float("-inf"), 0.75]
+    assert found.lse.flatten().tolist() == pytest.approx(lse)
+    visible = np.array([[[2, 5]]], dtype=np.int32)
+    found = span_top(q, k, segments, scale=1.0, visible=visible, backend=backend)
+    assert found.top_key.flatten().tolist() == [2, 3, -1]
+    bias = torch.tensor([[[0.0, float("-inf"), 0.0, float("-inf"), float("-inf")]]], device=DEVICE)
+    found = span_top(q, k, segments, scale=1.0, key_bias=bias, backend=backend)
+    assert found.top_key.flatten().tolist() == [0, -1, -1]  # a key of weight zero is no key
+    assert z[int(found.top_key[0, 0, 0, 0])] == 1.0

@@ -49,6 +49,10 @@ def test_instructions_a_logit_stay_low(findings):
         ("sm_80", "span_lse"): 12.0,
         ("sm_90", "column_mass"): 7.0,
         ("sm_100", "column_mass"): 6.0,
+        ("sm_90", "span_top"): 12.5,
+        ("sm_100", "span_top"): 9.5,
+        ("sm_90", "prefill_map"): 9.0,
+        ("sm_100", "prefill_map"): 6.0,
     }
     common = {
         (f["variant"]["target"], f["variant"]["kernel"]): f["per_logit"]
@@ -59,6 +63,27 @@ def test_instructions_a_logit_stay_low(findings):
     }
     for key, bound in bounds.items():
         assert 3.0 <= common[key] <= bound, (key, common[key])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kernel", ["span_lse", "span_top", "prefill_map", "column_mass"])
+def test_two_programs_share_a_processor_on_hopper(findings, kernel):
+    (found,) = (
+        f
+        for f in findings
+        if f["variant"]
+        == {
+            "kernel": kernel,
+            "target": "sm_90",
+            "dtype": "bf16",
+            "head_dim": 128,
+            "rows": "many",
+            "features": "plain",
+            "layout": "contiguous",
+        }
+    )
+    assert found["occupancy"] == 16
+    assert found["registers"] <= 128
 
 
 @pytest.mark.slow

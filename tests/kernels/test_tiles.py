@@ -7,7 +7,14 @@ from hypothesis import strategies as st
 from kernel_cases import cut_evenly
 
 from attnprobe_kernels import Segments
-from attnprobe_kernels.tiles import choose_unit, span_tiles, split_head_dim
+from attnprobe_kernels.tiles import (
+    MAP_WORKSPACE_BYTES,
+    choose_unit,
+    loaded_tiles,
+    map_shares,
+    span_tiles,
+    split_head_dim,
+)
 from attnprobe_kernels.units import cut
 from attnprobe_kernels.variants import DTYPES, FACTORS, HEAD_DIMS, TARGETS, cover, variants
 
@@ -54,6 +61,30 @@ def test_programs_fill_the_device(n_keys, n_rows):
 def test_units_are_long_where_rows_fill_the_device():
     tiles = span_tiles(H200, torch.bfloat16, 128, 4096 * 4)
     assert choose_unit(H200, (cut_evenly(131072, 10),), tiles, 1024) >= 2048
+
+
+@pytest.mark.parametrize("n_heads", [1, 7, 12, 16, 28, 32, 40, 64, 128, 1000])
+@pytest.mark.parametrize("n_rows", [128, 4096, 131072])
+def test_programs_of_the_map_fill_the_device_in_a_bounded_workspace(n_heads, n_rows):
+    n_tiles, n_spans = n_rows // 128, 43
+    shares = map_shares(H200, 128, n_heads, n_tiles, n_spans)
+    programs, slots = n_heads * shares, 2 * H200.processors
+    assert 1 <= shares <= n_tiles
+    assert programs * n_spans * 128 * 4 <= max(MAP_WORKSPACE_BYTES, 4 * n_heads * n_spans * 128)
+    if n_heads * n_tiles >= 4 * slots:
+        assert programs >= 0.9 * slots * -(-programs // slots)
+
+
+def test_very_many_spans_mean_fewer_programs():
+    assert map_shares(H200, 128, 32, 1024, 3000) == 2
+    assert map_shares(H200, 128, 32, 1024, 10**6) == 1
+
+
+def test_two_programs_of_the_map_and_of_the_heaviest_keys_share_a_processor_on_hopper():
+    tiles = loaded_tiles(H200, torch.bfloat16, 128, 4096)
+    assert (tiles.rows, tiles.keys, tiles.registers) == (128, 64, 128)
+    assert loaded_tiles(H200, torch.bfloat16, 128, 4096, per_head_bias=True).registers == 255
+    assert loaded_tiles(H200, torch.float32, 128, 4096).registers == 255
 
 
 def test_one_program_where_there_is_one_processor():

@@ -6,8 +6,9 @@ import pytest
 import torch
 from tiny_models import tiny_model
 
-from attnprobe.capture import Capture, SampleSpans
+from attnprobe.capture import Capture
 from attnprobe.decoding import generate, left_pad
+from attnprobe.row_block import SampleSpans
 
 PROMPTS = ([5, 9, 31, 7, 2, 60, 44, 8, 13, 70, 21, 33], [17, 3, 88, 41, 6, 52])
 SPANS = (((0, 1),), ((1, 3), (5, 6)), ((3, 5),), ())

@@ -1,15 +1,22 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
-from kernel_cases import cut_evenly, feature_table, queries_and_keys
+from kernel_cases import cut_evenly, draw, feature_table, queries_and_keys
 
 from attnprobe_kernels import Segments, prefill_map
+from attnprobe_kernels.rows import check_rows
+from attnprobe_kernels.tiles import Tiles
 
 pytestmark = [
     pytest.mark.usefixtures("triton_ready", "poisoned"),
     pytest.mark.filterwarnings("ignore:divide by zero encountered in log2:RuntimeWarning"),
 ]
+
+
+NAMES = ("scale", "q_start", "window", "softcap", "key_bias", "alibi_slopes", "visible", "mask")
 
 
 def compare(q, k, segments, block, **features):
@@ -39,12 +46,64 @@ def test_blocks_of_more_rows_than_one_program_takes():
     compare(q, k, cut_evenly(600, 2), 520)
 
 
-def test_rows_in_chunks_of_bounded_memory(monkeypatch):
+@pytest.mark.parametrize("block", [1, 13, 16, 48, 64, 100, 130, 10**9])
+def test_tiles_and_blocks_need_not_agree(monkeypatch, block):
     from attnprobe_kernels import triton_backend
 
-    monkeypatch.setattr(triton_backend, "WORKSPACE_BYTES", 4096)
-    q, k = queries_and_keys(heads=(2, 1), n_rows=130, n_keys=130, head_dim=16)
-    compare(q, k, cut_evenly(130, 6), 16)
+    real = triton_backend.loaded_tiles
+    monkeypatch.setattr(triton_backend, "loaded_tiles", lambda *a, **k: replace(real(*a, **k), rows=32, keys=32))
+    q, k = queries_and_keys(heads=(2, 1), n_rows=130, n_keys=150, head_dim=16, dtype=torch.float16)
+    mass = compare(q, k, cut_evenly(150, 6), block, sinks=draw((2,), 5))
+    torch.testing.assert_close(mass.sum(-1), torch.ones_like(mass[..., 0]), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("shares", [1, 2, 3, 5])
+def test_programs_share_out_the_tiles_of_a_head(monkeypatch, shares):
+    from attnprobe_kernels import triton_backend
+
+    real = triton_backend.loaded_tiles
+    monkeypatch.setattr(triton_backend, "loaded_tiles", lambda *a, **k: replace(real(*a, **k), rows=16, keys=32))
+    monkeypatch.setattr(triton_backend, "map_shares", lambda *_: shares)
+    q, k = queries_and_keys(2, (2, 1), n_rows=75, n_keys=75, head_dim=16)
+    compare(q, k, [cut_evenly(75, 3), Segments.from_spans([[(0, 9), (40, 75)], [(9, 40)]], 75)], 16)
+
+
+def test_at_most_two_launches_a_layer(monkeypatch):
+    from triton.runtime.interpreter import InterpretedFunction
+
+    launches = []
+    real = InterpretedFunction.run
+    monkeypatch.setattr(InterpretedFunction, "run", lambda self, *a, **k: launches.append(1) or real(self, *a, **k))
+    q, k = queries_and_keys(2, (2, 1), n_rows=200, n_keys=200, head_dim=16, dtype=torch.float16)
+    for block, n_launches in ((64, 1), (32, 1), (100, 2), (200, 2)):  # tiles of 64 rows
+        launches.clear()
+        prefill_map(q, k, cut_evenly(200, 4), block=block, backend="triton")
+        assert len(launches) == n_launches
+
+
+def test_strides_are_taken_as_they_are():
+    keys_last = draw((2, 2, 24, 77), 1).transpose(2, 3)
+    compare(draw((40, 2, 4, 24), 2).permute(1, 2, 0, 3), keys_last, cut_evenly(77, 3), 16)
+
+
+@pytest.mark.parametrize("head_dim", [80, 128, 192, 512])
+def test_head_dimensions(head_dim):
+    q, k = queries_and_keys(heads=(2, 1), n_rows=20, n_keys=75, head_dim=head_dim, dtype=torch.float16)
+    compare(q, k, cut_evenly(75, 3), 8)
+
+
+def test_far_rows_and_keys_take_wide_offsets(monkeypatch):
+    from attnprobe_kernels import triton_backend
+
+    q, k = queries_and_keys(heads=(2, 1), n_rows=20, n_keys=40, head_dim=40)
+    narrow = prefill_map(q, k, cut_evenly(40, 3), block=8, backend="triton")
+    monkeypatch.setattr(triton_backend, "_wide", lambda *_: True)
+    assert torch.equal(narrow, prefill_map(q, k, cut_evenly(40, 3), block=8, backend="triton"))
+    monkeypatch.undo()
+    far = torch.empty_strided((1, 1, 40, 40), (0, 0, 2**26, 1), device="meta")
+    args = check_rows(far[:, :, :1], far, **dict.fromkeys(NAMES))
+    assert triton_backend._wide(args, Tiles(16, 32, 32, 4, 2))
+    assert not triton_backend._wide(check_rows(q, k, **dict.fromkeys(NAMES)), Tiles(16, 32, 32, 4, 2))
 
 
 def test_samples_with_segments_of_their_own_and_an_empty_document():

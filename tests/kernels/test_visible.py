@@ -33,6 +33,12 @@ def test_keys_that_are_not_at_hand(rows, n_columns, offset):
         visible_intervals(rows, n_columns, offset=offset)
 
 
+@pytest.mark.parametrize(("name", "length"), [("window", 0), ("window", -1), ("chunk", 0)])
+def test_no_window_and_no_chunk_of_no_token(name, length):
+    with pytest.raises(ValueError, match=f"{name} must be at least one token, got {length}"):
+        visible_intervals([3], 5, **{name: length})
+
+
 @given(
     n_slots=st.integers(1, 24),
     pad=st.integers(0, 8),

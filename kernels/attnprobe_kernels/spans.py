@@ -1,0 +1,34 @@
+"""What is known of every span of keys in every query row."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class SpanTop(NamedTuple):
+    """Log-sum-exp of each span, and its heaviest key.
+
+    Parameters
+    ----------
+    lse
+        float32 ``[B, Hq, A, S]``, natural log, as :func:`attnprobe_kernels.span_lse` gives it.
+    top_logit
+        float32 ``[B, Hq, A, S]``: the largest logit of a key of the span that the row sees; ``-inf`` where it sees
+        none, nan where ``lse`` is. ``exp(top_logit - logsumexp(lse, -1))`` is the mass of the heaviest key.
+    top_key
+        int32 ``[B, Hq, A, S]``: that key's column, the lowest one on ties; -1 where ``top_logit`` is ``-inf`` or nan.
+    """
+
+    lse: Tensor
+    top_logit: Tensor
+    top_key: Tensor
+
+
+def settle(lse: Tensor, top: Tensor, key: Tensor) -> SpanTop:
+    """The result where no span without weight, and none without a sum, has a heaviest key."""
+    undefined = torch.isnan(lse)
+    none = undefined | (top == float("-inf"))
+    return SpanTop(lse, top.masked_fill(undefined, float("nan")), key.masked_fill(none, -1))
