@@ -52,7 +52,7 @@ def heads(
         typer.Option(help="Halves of the questions: drawn from the seed, or every second one."),
     ] = "random",
     seed: Annotated[int, typer.Option(min=0, help="Draws orders, halves and distractors.")] = 0,
-    documents: Annotated[
+    n_documents: Annotated[
         int | None,
         typer.Option(min=2, help="Fill questions up to so many documents with distractors from the file's others."),
     ] = None,
@@ -106,7 +106,7 @@ def heads(
                 prompts,
                 options,
                 out,
-                n_documents=documents,
+                n_documents=n_documents,
                 limit=limit,
                 form={"layout": layout, "markers": markers, "template": template},
                 loading={

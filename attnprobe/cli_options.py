@@ -99,11 +99,3 @@ def _numbers(option: str, text: str) -> list[int]:
             raise InputError(f'{option} is "{text}"; give numbers and ranges like 0-5,7')
         numbers.update(range(int(match[1]), int(match[2] or match[1]) + 1))
     return sorted(numbers)
-
-
-def bytes_of(text: str) -> int:
-    """A size such as ``2 GB`` or ``500 MB``, in bytes; decimal units."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kMGT]?)B?\s*", text)
-    if match is None:
-        raise InputError(f'"{text}" is no size; give one like 2 GB, 500 MB or 0')
-    return int(float(match[1]) * 1000 ** " kMGT".index(match[2] or " "))

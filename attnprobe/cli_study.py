@@ -20,10 +20,10 @@ from attnprobe.cli_options import (
     Rope,
     Template,
     TrustRemoteCode,
-    bytes_of,
 )
 from attnprobe.cli_output import reported
-from attnprobe.terminal import say
+from attnprobe.errors import InputError
+from attnprobe.terminal import bytes_of, say
 
 
 def study(
@@ -45,12 +45,12 @@ def study(
     ] = "williams",
     bases: Annotated[int, typer.Option(min=1, help="Random base orders of each question.")] = 1,
     seed: Annotated[int, typer.Option(help="Draws base orders and distractors.")] = 0,
-    documents: Annotated[
+    n_documents: Annotated[
         int | None,
         typer.Option(min=2, help="Fill questions up to so many documents with distractors from the file's others."),
     ] = None,
     gold_only: Annotated[
-        bool, typer.Option("--gold-only", help="With --documents: keep of each question the marked evidence only.")
+        bool, typer.Option("--gold-only", help="With --n-documents: keep of each question the marked evidence only.")
     ] = False,
     limit: Limit = None,
     variants: Annotated[
@@ -66,6 +66,10 @@ def study(
     extras: Annotated[
         str, typer.Option(help="More to measure: distance, values, effects (of hiding each document).")
     ] = "",
+    rows: Annotated[
+        Literal["predicting", "answer"],
+        typer.Option(help="Query rows averaged: those that predict the answer's tokens, or the answer's own."),
+    ] = "predicting",
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer to generate, tokens.")] = 32,
     keep_runs: Annotated[str, typer.Option(help="Whole run files to keep, as a size.")] = "2 GB",
     beyond_window: Annotated[
@@ -95,12 +99,16 @@ def study(
         from attnprobe.study_command import StudyInput, print_study, run_study
         from attnprobe.study_options import StudyOptions
 
+        try:
+            kept = bytes_of(keep_runs)
+        except ValueError as error:
+            raise InputError(f'--keep-runs is "{keep_runs}"; it {error}') from error
         choices: dict[str, Any] = {"preamble": preamble} if preamble is not None else {}
         given = StudyInput(
             models=tuple(model),
             prompts=prompts,
             answers=answers,
-            n_documents=documents,
+            n_documents=n_documents,
             gold_only=gold_only,
             limit=limit,
             form={"layout": layout, "markers": markers, "template": template},
@@ -120,19 +128,18 @@ def study(
             variants=_names(variants),
             length_matched=length_matched,
             extras=_names(extras),
+            rows=rows,
             max_new_tokens=max_new_tokens,
             beyond_window=beyond_window,
             **choices,
         )
         try:
-            result = run_study(
-                given, options, out, keep_runs=bytes_of(keep_runs), retry_failed=retry_failed, quiet=quiet
-            )
+            result = run_study(given, options, out, keep_runs=kept, retry_failed=retry_failed, quiet=quiet)
         except KeyboardInterrupt:
             say(f"interrupted: every finished cell is kept in {out}; the same command goes on from there")
             raise typer.Exit(130) from None
-        if result is not None:
-            print_study(result, json_)
+        if result is not None and print_study(result, json_):
+            raise typer.Exit(1)
 
 
 def _names(text: str) -> tuple[str, ...]:

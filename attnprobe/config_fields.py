@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationInfo
 
-_UNITS = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+from attnprobe.terminal import bytes_of
 
 
 class Config(BaseModel):
@@ -35,16 +35,8 @@ def _placed_model(name: str, info: ValidationInfo) -> str:
     return str(_placed(Path(name), info)) if re.match(r"[~/]|\.\.?[/\\]", name) else name
 
 
-def n_bytes(text: str) -> int:
-    """``2 GB`` as a number of bytes, in decimal units."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kMGT]?B)\s*", text)
-    if match is None:
-        raise ValueError('must be a size like "2 GB" or "500 MB"')
-    return round(float(match[1]) * _UNITS[match[2]])
-
-
 def _sized(text: str) -> str:
-    n_bytes(text)
+    bytes_of(text)
     return text
 
 
@@ -55,4 +47,4 @@ ConfigModel = Annotated[str, AfterValidator(_placed_model)]
 """A model as ``attnprobe.load`` takes it; a path that begins with ``./`` or ``../`` is relative to the config file."""
 
 Size = Annotated[str, AfterValidator(_sized)]
-"""A number of bytes as text; see ``n_bytes``."""
+"""A number of bytes as text; see :func:`attnprobe.terminal.bytes_of`."""

@@ -12,14 +12,12 @@ from attnprobe.designs import Order
 from attnprobe.heads import RunScores, run_scores
 from attnprobe.heads_options import SCORES, HeadsOptions
 from attnprobe.measuring import measure
-from attnprobe.secondary_sinks import find_secondary_sinks, sink_positions
-from attnprobe.study_cells import CellResult, StudyCell
+from attnprobe.secondary_sinks import carried, find_secondary_sinks
+from attnprobe.study_cells import CellResult, StudyCell, relieved_chunk
 from attnprobe.study_options import NOTHING, StudyOptions, ordered_prompt, variant_prompt
 
 if TYPE_CHECKING:
     from attnprobe.models import LanguageModel
-
-_CHUNKS: tuple[Any, ...] = ("auto", 2048, 512)
 
 
 def random_orders(n_documents: int, n_orders: int, seed: Sequence[int]) -> tuple[Order, ...]:
@@ -59,7 +57,7 @@ def measure_cell(
     """
     assert cell.gold_position is not None
     common: dict[str, Any] = {
-        "prefill_chunk": _CHUNKS[min(relief, len(_CHUNKS) - 1)],
+        "prefill_chunk": relieved_chunk(relief),
         "beyond_window": options.beyond_window,
     }
     prompt = ordered_prompt(cell.prompt, cell.order.permutation)
@@ -68,9 +66,7 @@ def measure_cell(
         null = measure(
             lm, variant_prompt(prompt, "null", StudyOptions()), answer=NOTHING, extras=("columns",), **common
         )
-        # Behind the question's first token the two prompts have different tokens.
-        end = min((span.segments[0][0] for span in null.spans if span.kind == "question" and span.segments), default=0)
-        sinks = tuple(position for position in sink_positions(find_secondary_sinks(null)) if position < end)
+        sinks = carried(find_secondary_sinks(null), null, prompt.encode(lm.tokenizer))
     run = measure(
         lm,
         prompt,

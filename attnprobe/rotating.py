@@ -24,7 +24,7 @@ from attnprobe.prompt import Prompt
 from attnprobe.readers import PromptRecord
 from attnprobe.run_settings import run_settings
 from attnprobe.study import Study
-from attnprobe.study_cells import ASKED, StudyCell, measure_cell
+from attnprobe.study_cells import ASKED, StudyCell, measure_cell, relieved_chunk
 from attnprobe.study_data import StudyData
 from attnprobe.study_folder import StudyFolder
 from attnprobe.study_lengths import length_matched
@@ -40,12 +40,13 @@ KEEP_RUNS = 2_000_000_000
 
 @dataclass(frozen=True)
 class Question:
-    """One question of a study: its prompt, the answer to force (None: the model's own), and the gold document."""
+    """One question: its prompt, the answer to force (None: the model's own), the gold document, and right answers."""
 
     number: int
     prompt: Prompt
     answer: str | None
     gold: int | None
+    accepted: tuple[str, ...] = ()
 
     @property
     def id(self) -> str:
@@ -143,7 +144,8 @@ def questions_of(
         if answers is not None and not answer:
             raise InputError(f"question {number} ({prompt.id or number}) has no answer to force; give one, or let the "
                              "model write its own for all (answers=None)")  # fmt: skip
-        questions.append(Question(number, prompt, answer, _gold(record, answer)))
+        accepted = _accepted(record, answer)
+        questions.append(Question(number, prompt, answer, _gold(record, accepted), accepted))
     ids = Counter(question.id for question in questions)
     twice = [id for id, n in ids.items() if n > 1]
     if twice:
@@ -161,11 +163,15 @@ def questions_of(
     return questions
 
 
-def _gold(record: PromptRecord, answer: str | None) -> int | None:
+def _accepted(record: PromptRecord, answer: str | None) -> tuple[str, ...]:
+    """Every answer that counts as right."""
+    return tuple(dict.fromkeys(text for text in (*record.answers, record.prompt.answer, answer) if text))
+
+
+def _gold(record: PromptRecord, accepted: Sequence[str]) -> int | None:
     """The one document that holds the answer, as the file says, or as its text shows."""
     if record.gold:
         return record.gold[0] if len(record.gold) == 1 else None
-    accepted = [text for text in (*record.answers, record.prompt.answer, answer) if text]
     holding = [
         number
         for number, document in enumerate(record.prompt.documents)
@@ -239,7 +245,12 @@ def _measured(
     say(f"{lm.source.name}: the model's own answers", quiet)
     own = _OwnAnswers(lm, options, folder.own)
     run_cells(
-        folder.own, {**config, "part": OWN}, _costed(lm, own_cells), own.measure, quiet=quiet, retry_failed=retry_failed
+        folder.own,
+        {**config, "part": OWN},
+        _costed(lm, own_cells, options),
+        own.measure,
+        quiet=quiet,
+        retry_failed=retry_failed,
     )
     with_cells = [ASKED, *(variant for variant in options.variants if variant != "null")]
     cells = [
@@ -258,11 +269,17 @@ def _measured(
         answer = own.modal(question, own_orders[question.number]) if question.answer is None else question.answer
         result = measure_cell(lm, work, answer, options, prefix, relief)
         folder.store.put(work.key, result)
-        return result.facts
+        right = question.answer is not None or holds_answer(result.facts["answer"], question.accepted)
+        return {**result.facts, "answer_is_accepted": right}
 
     say(f"{lm.source.name}: {count(len(cells), 'order')} of {count(len(questions), 'question')}", quiet)
     result = run_cells(
-        folder.cells, {**config, "part": "orders"}, _costed(lm, cells), do, quiet=quiet, retry_failed=retry_failed
+        folder.cells,
+        {**config, "part": "orders"},
+        _costed(lm, cells, options),
+        do,
+        quiet=quiet,
+        retry_failed=retry_failed,
     )
     return folder.load() if result.complete else None
 
@@ -276,14 +293,15 @@ class _OwnAnswers:
 
     def measure(self, cell: Cell, relief: int) -> dict[str, Any]:
         """One answer, as facts of a cell."""
-        return self._generate(cell.work)
+        return self._generate(cell.work, relief)
 
-    def _generate(self, cell: StudyCell) -> dict[str, Any]:
+    def _generate(self, cell: StudyCell, relief: int = 0) -> dict[str, Any]:
         run = measure(
             self._lm,
             ordered_prompt(cell.prompt, cell.order.permutation),
             max_new_tokens=self._options.max_new_tokens,
             keep_rows=False,
+            prefill_chunk=relieved_chunk(relief),
             beyond_window=self._options.beyond_window,
         )
         return {
@@ -308,21 +326,31 @@ class _OwnAnswers:
         return self._modal[question.number]
 
 
-def _costed(lm: LanguageModel, cells: Sequence[StudyCell]) -> list[Cell]:
-    """Cells for the grid, question by question, the longest question first; the cost of a cell is its tokens."""
+def _costed(lm: LanguageModel, cells: Sequence[StudyCell], options: StudyOptions) -> list[Cell]:
+    """Cells for the grid, question by question, the longest question first; the cost is about the tokens fed."""
     tokens: dict[tuple[int, str], int] = {}
     for cell in cells:
         key = cell.question, cell.variant
         if key not in tokens:
             plain = cell.variant in (ASKED, OWN)
-            prompt = cell.prompt if plain else variant_prompt(cell.prompt, cell.variant, _NO_OPTIONS)
+            prompt = cell.prompt if plain else variant_prompt(cell.prompt, cell.variant, options)
             tokens[key] = prompt.encode(lm.tokenizer).n_tokens
     longest = {number: max(n for (other, _), n in tokens.items() if other == number) for number, _ in tokens}
     rank = {number: place for place, number in enumerate(sorted(longest, key=lambda number: -longest[number]))}
-    return [Cell(cell.key, float(tokens[cell.question, cell.variant]), cell, rank[cell.question]) for cell in cells]
+    # Behind the documents the null question, and each document hidden in turn, feed the last tokens once more.
+    again = _TAIL * (("null" in options.variants) + len(cells[0].prompt.documents) * ("effects" in options.extras))
+    return [
+        Cell(
+            cell.key,
+            tokens[cell.question, cell.variant] + (again if cell.variant == ASKED else 0.0),
+            cell,
+            rank[cell.question],
+        )
+        for cell in cells
+    ]
 
 
-_NO_OPTIONS = StudyOptions()
+_TAIL = 60.0  # tokens; a guess for the time left, no more
 
 
 def _config(lm: LanguageModel, questions: Sequence[Question], options: StudyOptions) -> dict[str, Any]:

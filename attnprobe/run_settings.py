@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -32,12 +33,19 @@ def run_settings(lm: LanguageModel, answers: str, batch_size: int, options: Mapp
         "attnprobe": __version__,
         "model": type(lm.model).__name__,
         "weights_sample_sha256": _weights_sample(lm.model),
+        "tokenizer_sha256": _tokenizer_hash(lm.tokenizer),
         "dtype": lm.source.dtype,
         "rope": lm.source.rope,
         "attn_implementation": implementation_of(lm.model),
         "answers": answers,
         **{name: list(value) if isinstance(value, tuple) else value for name, value in chosen.items()},
     }
+
+
+def _tokenizer_hash(tokenizer: Any) -> str:
+    """SHA-256 of vocabulary and chat template: what decides which tokens a prompt becomes."""
+    content = [sorted(tokenizer.get_vocab().items()), tokenizer.chat_template]
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _weights_sample(model: torch.nn.Module) -> str:

@@ -148,6 +148,44 @@ def sink_positions(sinks: Iterable[SecondarySink]) -> tuple[int, ...]:
     return tuple(sorted({sink.position for sink in sinks}))
 
 
+def carried(sinks: Iterable[SecondarySink], run: Run, encoded: EncodedPrompt) -> tuple[int, ...]:
+    """Positions of a run's secondary sinks in another prompt with the same documents, whose question differs.
+
+    A sink is found again by the name of its span and its place in it. What stands in the question, or is another token
+    there, is left out.
+
+    Parameters
+    ----------
+    sinks
+        What was found in ``run``.
+    run
+        The null run.
+    encoded
+        The prompt in which they are to be set apart.
+    """
+    here, there = _places(run.spans), _places(encoded.spans)
+    taken = set(sink_positions(sinks))
+    return tuple(
+        sorted(
+            there[place]
+            for place, position in here.items()
+            if position in taken
+            and place[0] != "question"
+            and place in there
+            and encoded.token_ids[there[place]] == run.token_ids[position]
+        )
+    )
+
+
+def _places(spans: Iterable[Span]) -> dict[tuple[str, str, int], int]:
+    """Position of every token, by its span's kind and name and its place in it."""
+    return {
+        (span.kind, span.name, place): position
+        for span in spans
+        for place, position in enumerate(p for start, stop in span.segments for p in range(start, stop))
+    }
+
+
 def apart(encoded: EncodedPrompt, positions: Sequence[int]) -> EncodedPrompt:
     """A prompt in which some tokens are spans of their own, of kind ``sink`` and name ``sink:<position>``.
 

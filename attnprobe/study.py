@@ -15,11 +15,12 @@ from attnprobe.curve import Heads, Layers, choose_heads, middle_positions
 from attnprobe.decompose import Decomposition, decompose
 from attnprobe.errors import InputError
 from attnprobe.estimates import Band, Interval
-from attnprobe.intervals import mean_interval, simultaneous_band
+from attnprobe.flatness import MIN_QUESTIONS as MIN_FLATNESS
+from attnprobe.intervals import end_log_ratios, mean_interval, simultaneous_band
+from attnprobe.multiplicity import sign_flip_max_t
 from attnprobe.norms import effective_documents
 from attnprobe.ranks import RankCorrelation, rank_correlation
-from attnprobe.spans import SPAN_KINDS
-from attnprobe.study_cells import ASKED
+from attnprobe.study_cells import ASKED, KINDS
 from attnprobe.study_curve import StudyCurve, claim, study_curve
 from attnprobe.study_data import StudyData
 from attnprobe.study_folder import StudyFolder
@@ -123,13 +124,15 @@ class Study:
     ) -> StudyCurve:
         """Attention by position, geometric over questions, with a simultaneous band.
 
+        With the ``insertion`` design, the moved document's alone; else that of all documents.
+
         Parameters
         ----------
         norm
             ``share``, ``log_share``, ``mass``, ``density`` or ``advantage``.
         view
             What of a run: ``raw``, ``apart`` (without secondary sinks), ``trimmed`` (without each document's heaviest
-            token), ``first`` or ``later`` answer rows, ``question`` rows.
+            token), ``first`` or ``later`` answer rows, ``question`` rows, ``weighted`` by what keys write.
         variant
             ``asked`` (the prompts as they are) or another variant of the study.
         calibrated
@@ -146,6 +149,8 @@ class Study:
         """
         data = self.of(model)
         values = data.log_values(norm, view=view, variant=variant, layers=layers, heads=heads)
+        if self.options.design == "insertion":
+            values = _at_gold(values, data)
         if calibrated:
             values = values - data.log_values(norm, view=view, variant="null", layers=layers, heads=heads)
         if variant == "dummy":
@@ -158,6 +163,7 @@ class Study:
             level=level,
             middle=middle,
             seed=self.options.seed,
+            is_whole=self.options.design != "insertion" and variant != "dummy",
         )
 
     def interval(
@@ -190,7 +196,7 @@ class Study:
             raise InputError("an insertion design moves one document only, so content cannot be told from position; "
                              "use williams or cyclic")  # fmt: skip
         data = self.of(model)
-        values = data.log_values(norm, **selection)
+        values = data.log_values(norm, **_without_dummy(selection))
         n_bases = len(set(data.bases.tolist()))
         shape = (len(values), n_bases, -1, data.n_documents)
         return decompose(values.reshape(shape), data.permutations.reshape(shape))
@@ -233,10 +239,17 @@ class Study:
         return claim({norm: self.curve(norm, model=model) for norm in HEADLINE_NORMS})
 
     def gold_logprob(self, level: float = 0.95, model: str | None = None) -> GoldLogprob | None:
-        """Log-probability of the answer by the position of its document; None where no such document is known."""
+        """Log-probability of the answer by the position of its document.
+
+        None where no such document is known, or no question's answer was a right one (the model's own may be wrong).
+        """
         data = self.of(model)
         places, logprob = data.gold_positions, data.answer_logprob
-        usable = [q for q in range(len(places)) if set(places[q]) == set(range(data.n_documents))]
+        usable = [
+            q
+            for q in range(len(places))
+            if set(places[q]) == set(range(data.n_documents)) and data.facts[ASKED][q][0]["answer_is_accepted"]
+        ]
         if not usable:
             return None
         profiles = np.stack([[logprob[q][places[q] == p].mean() for p in range(data.n_documents)] for q in usable])
@@ -259,7 +272,49 @@ class Study:
     def budget(self, model: str | None = None, variant: str = ASKED) -> dict[str, float]:
         """Mean mass of each kind of span; ``secondary_sink`` apart from the first token's ``sink``. Sums to 1."""
         mean = self.of(model).array(variant, "budget").mean(axis=(0, 1, 2))
-        return dict(zip((*SPAN_KINDS, "secondary_sink"), mean.tolist(), strict=True))
+        return dict(zip(KINDS, mean.tolist(), strict=True))
+
+    def budget_by_row(self, model: str | None = None, variant: str = ASKED) -> dict[str, np.ndarray]:
+        """The budget of every answer row, float64 [row]: mean over the questions whose answer is so long."""
+        rows = np.nanmean(self.of(model).array(variant, "budget_rows"), axis=(0, 1))
+        return dict(zip(KINDS, rows, strict=True))
+
+    def effective_documents(self, model: str | None = None) -> float:
+        """Effective number of documents of a prompt, exp of the entropy of its shares: the mean over all prompts."""
+        shares = np.exp(self.of(model).log_values("share"))
+        return float(np.mean([effective_documents(one) for one in shares.reshape(-1, shares.shape[-1])]))
+
+    def layer_tests(self, norm: str = "log_share", model: str | None = None, **selection: Any) -> list[dict[str, Any]]:
+        """Head/middle and tail/middle of every layer, with p values adjusted over all of them.
+
+        Sign flips of whole questions, max-T (:func:`attnprobe.multiplicity.sign_flip_max_t`); None with fewer than six
+        questions, or where a value is undefined in some question.
+
+        Returns
+        -------
+        list of dict
+            By layer: ``layer``, ``head_middle``, ``tail_middle`` (geometric means over questions), ``head_p``,
+            ``tail_p``.
+        """
+        data = self.of(model)
+        curves = [self.curve(norm, layers=layer, model=model, **selection) for layer in data.layers]
+        ratios = np.stack([end_log_ratios(curve.profiles) for curve in curves])  # [layer, end, question]
+        flat = ratios.reshape(2 * len(curves), -1).T
+        tested = np.isfinite(flat).all(axis=0)
+        p = np.full(flat.shape[1], np.nan)
+        if len(flat) >= MIN_FLATNESS and tested.any():
+            p[tested] = sign_flip_max_t(flat[:, tested], seed=self.options.seed)
+        found = np.exp(flat.mean(axis=0))
+        return [
+            {
+                "layer": layer,
+                "head_middle": _json(found[2 * number]),
+                "tail_middle": _json(found[2 * number + 1]),
+                "head_p": _json(p[2 * number]),
+                "tail_p": _json(p[2 * number + 1]),
+            }
+            for number, layer in enumerate(data.layers)
+        ]
 
     def mass_and_effect(
         self, norm: str = "share", level: float = 0.95, model: str | None = None, **selection: Any
@@ -275,7 +330,7 @@ class Study:
             The study did not measure effects.
         """
         data = self.of(model)
-        values = data.log_values(norm, **selection)
+        values = data.log_values(norm, **_without_dummy(selection))
         return rank_correlation(values, data.array(ASKED, "effect"), data.permutations, level)
 
     def distance(
@@ -302,9 +357,15 @@ class Study:
         return mass, tuple(int(edge) for edge in edges)
 
     def top_fraction(self, model: str | None = None) -> np.ndarray:
-        """How much of a document's mass its heaviest token holds, by position: mean over all else, float64."""
-        fractions: np.ndarray = np.nanmean(self.of(model).array(ASKED, "top_fraction"), axis=(0, 1, 2, 3))
-        return fractions
+        """How much of a document's mass its heaviest token of each row holds, by position, float64.
+
+        Of the mass pooled over heads, layers, orders and questions, as the pooled curve is.
+        """
+        data = self.of(model)
+        raw, trimmed = (
+            np.nan_to_num(data.array(ASKED, f"mass.{view}")).mean(axis=(0, 1, 2, 3)) for view in ("raw", "trimmed")
+        )
+        return 1 - trimmed / raw
 
     def agreement(self, model: str | None = None) -> float | None:
         """How often the model's own answers in a question's orders are its most frequent one; None if one was taken."""
@@ -360,7 +421,10 @@ class Study:
             "budget": self.budget(model),
             "budget_null": self.budget(model, "null") if "null" in data.variants else None,
             "top_fraction": self.top_fraction(model).tolist(),
-            "effective_documents": effective_documents(self.curve("share", model=model).values),
+            "effective_documents": self.effective_documents(model),
+            "layers": self.layer_tests(model=model) if data.n_documents > 2 else None,
+            "fit": self._fits(model),
+            "distance": self._distance(model),
             "panel": [
                 {"name": row.name, "about": row.about, **{n: c.to_dict() for n, c in row.curves.items()}}
                 for row in self.artefact_panel(model)
@@ -382,6 +446,19 @@ class Study:
             "own_answers": {id: list(texts) for id, texts in data.own_answers.items()},
         }
 
+    def _fits(self, model: str | None) -> dict[str, Any] | None:
+        """Fits of the pooled curve; None for curves too short, or with a position that gets nothing."""
+        curve = self.curve(model=model)
+        if self.of(model).n_documents < 5 or not np.isfinite(curve.profiles).all():
+            return None
+        return {name: curve.fit(name).to_dict() for name in ("symmetric", "two_sided")}
+
+    def _distance(self, model: str | None) -> dict[str, Any] | None:
+        if "distance" not in self.options.extras:
+            return None
+        mass, edges = self.distance(model=model)
+        return {"edges": list(edges), "mass": mass.tolist()}
+
     @classmethod
     def load(cls, folder: str | Path) -> Study:
         """Read a study that :func:`attnprobe.rotate` wrote, finished or not; no model is loaded.
@@ -397,9 +474,21 @@ class Study:
         parts = sorted(file.parent for file in path.glob("*/study.json"))
         if not parts:
             raise InputError(f"{path} holds no study; give the folder that a study was written to (out)")
-        data = [StudyFolder.open(path, part.name, 0).load() for part in parts]
+        data = [StudyFolder.at(part).load() for part in parts]
         content = json.loads((parts[0] / "study.json").read_text(encoding="utf-8"))
         return cls({one.model: one for one in data}, StudyOptions.of(content["options"]))
+
+
+def _without_dummy(selection: dict[str, Any]) -> dict[str, Any]:
+    if selection.get("variant") == "dummy":
+        raise InputError("the dummy stands for another document in each order, so its values belong to no document")
+    return selection
+
+
+def _at_gold(values: np.ndarray, data: StudyData) -> np.ndarray:
+    """Only the position of the document with the answer, order by order; the rest is undefined."""
+    is_gold = data.gold_positions[:, :, None] == np.arange(data.n_documents)
+    return np.where(is_gold, values, np.nan)
 
 
 def _at_dummy(values: np.ndarray, data: StudyData) -> np.ndarray:

@@ -15,11 +15,11 @@ import numpy as np
 from attnprobe.causal import effects
 from attnprobe.designs import Order
 from attnprobe.measuring import measure
-from attnprobe.norms import budget_by_row, head_values, top_token_fraction
+from attnprobe.norms import head_values
 from attnprobe.prefix_cache import PrefixCache
 from attnprobe.prompt import Prompt
 from attnprobe.run import Run
-from attnprobe.secondary_sinks import find_secondary_sinks, sink_positions
+from attnprobe.secondary_sinks import carried, find_secondary_sinks
 from attnprobe.spans import SPAN_KINDS
 from attnprobe.study_options import NOTHING, StudyOptions, ordered_prompt, variant_prompt
 
@@ -37,7 +37,15 @@ row; ``first``, ``later``: the first answer row, the rows after it; ``question``
 ``weighted``: mass times the norm of what each key writes (needs the extra ``values``).
 """
 
-_CHUNKS = (None, 2048, 512, 128)
+KINDS = (*SPAN_KINDS, "secondary_sink")
+"""Of a study's budget: ``sink`` is the first token alone, all other sinks are secondary."""
+
+_RELIEVED = (2048, 512)
+
+
+def relieved_chunk(relief: int) -> Any:
+    """Tokens of the prompt to feed at a time once a cell ran out of memory ``relief`` times."""
+    return "auto" if relief == 0 else _RELIEVED[min(relief, len(_RELIEVED)) - 1]
 
 
 @dataclass(frozen=True)
@@ -112,7 +120,7 @@ def measure_cell(
     common: dict[str, Any] = {
         "rows": options.rows,
         "beyond_window": options.beyond_window,
-        "prefill_chunk": "auto" if relief == 0 else _CHUNKS[min(relief, len(_CHUNKS) - 1)],
+        "prefill_chunk": relieved_chunk(relief),
         "progress": progress,
     }
     prompt = ordered_prompt(cell.prompt, cell.order.permutation)
@@ -128,8 +136,7 @@ def measure_cell(
             {"layer": one.layer, "position": one.position, "document": one.document, "mass": one.mass}
             for one in secondary
         ]
-        # A sink in the null question's own text or in the template after it stands nowhere in the prompt as it is.
-        sinks = _before_question(sink_positions(secondary), runs["null"])
+        sinks = carried(secondary, runs["null"], prompt.encode(lm.tokenizer))
     if cell.variant != ASKED:
         prompt = variant_prompt(prompt, cell.variant, options, cell.order.number % len(prompt.documents))
     asked_for = options.extras if cell.variant == ASKED else ()
@@ -138,7 +145,11 @@ def measure_cell(
         lm, prompt, answer=answer, extras=extras, secondary_sinks=sinks, prefix=prefix, **common
     )
     main = runs[cell.variant]
-    arrays = {f"{variant}/{name}": array for variant, run in runs.items() for name, array in reduced(run).items()}
+    arrays = {
+        f"{variant}/{name}": array
+        for variant, run in runs.items()
+        for name, array in reduced(run, sinks_known=variant == ASKED and "null" in runs).items()
+    }
     if "effects" in asked_for:
         found_effects = effects(lm, prompt, answer, beyond_window=options.beyond_window, prefix=prefix)
         arrays[f"{cell.variant}/effect"] = found_effects.effect.astype(np.float32)
@@ -164,30 +175,28 @@ def measure_cell(
     return CellResult(arrays, facts, runs)
 
 
-def _before_question(positions: tuple[int, ...], run: Run) -> tuple[int, ...]:
-    """Positions that two prompts which differ in their question alone have in common."""
-    starts = [span.segments[0][0] for span in run.spans if span.kind == "question" and span.segments]
-    end = min(starts, default=run.n_prompt)
-    return tuple(position for position in positions if position < end)
-
-
-def reduced(run: Run) -> dict[str, np.ndarray]:
+def reduced(run: Run, sinks_known: bool) -> dict[str, np.ndarray]:
     """What a study keeps of a run.
+
+    Parameters
+    ----------
+    run
+        A measurement with the extra ``top``.
+    sinks_known
+        Whether its secondary sinks were looked for: only then is there a view ``apart``.
 
     Returns
     -------
     dict
         float32 arrays, documents by position: ``mass.<view>`` [layer, head, document]; ``density.<view>`` and
-        ``advantage.<view>`` of the views raw, apart and trimmed; ``top_fraction`` [layer, head, document];
-        ``budget`` [layer, kind] and ``budget_rows`` [kind, row], kinds as in ``SPAN_KINDS``, ``sink`` here being the
-        first token alone and the last kind, ``secondary_sink``, all others; ``tokens`` [document]; and, if asked
-        for, ``distance`` [layer, head, bin] and ``distance_edges``.
+        ``advantage.<view>`` of the views raw, apart and trimmed; ``budget`` [layer, kind] and ``budget_rows``
+        [kind, row], kinds as in ``KINDS``; ``tokens`` [document], secondary sinks among them; and, if asked for,
+        ``distance`` [layer, head, bin] and ``distance_edges``.
     """
     arrays: dict[str, np.ndarray] = {}
-    with_top = run.top_mass is not None
-    views: dict[str, dict[str, Any]] = {"raw": {}, "apart": {"with_sinks": False}}
-    if with_top:
-        views["trimmed"] = {"trimmed": True}
+    views: dict[str, dict[str, Any]] = {"raw": {}, "trimmed": {"trimmed": True}}
+    if sinks_known:
+        views["apart"] = {"with_sinks": False}
     for view, choice in views.items():
         for norm in ("mass", "density", "advantage"):
             arrays[f"{norm}.{view}"] = head_values(run, norm, **choice)
@@ -195,26 +204,29 @@ def reduced(run: Run) -> dict[str, np.ndarray]:
     if len(run.answer_ids) > 1:
         arrays["mass.later"] = head_values(run, "mass", rows=slice(1, None))
     documents = list(run.document_spans)
-    if run.question_mass is not None:
-        arrays["mass.question"] = run.question_mass[..., documents] + _sinks_in(run, run.question_mass)
-    if run.value_mass is not None:
-        arrays["mass.weighted"] = run.value_mass[..., documents] + _sinks_in(run, run.value_mass)
+    for view, mass in (("question", run.question_mass), ("weighted", run.value_mass)):
+        if mass is not None:
+            whole = mass[..., documents] + _sinks_in(run, mass)
+            # A document that no row of the layer sees gets exactly nothing; it is undefined, not ignored.
+            arrays[f"mass.{view}"] = np.where(whole > 0, whole, np.nan)
     if run.distance_mass is not None:
         assert run.distance_edges is not None
         arrays["distance"] = run.distance_mass
         arrays["distance_edges"] = np.array(run.distance_edges)
-    if with_top:
-        arrays["top_fraction"] = top_token_fraction(run)
-    kinds = [*SPAN_KINDS, "secondary_sink"]
-    budget = np.zeros((len(run.layers), len(kinds)))
-    for number, span in enumerate(run.spans):
-        kind = "secondary_sink" if _is_secondary(span) else span.kind
-        budget[:, kinds.index(kind)] += run.mass[:, :, number].mean(axis=1, dtype=np.float64)
-    arrays["budget"] = budget
-    rows = budget_by_row(run)
-    arrays["budget_rows"] = np.stack([rows[kind] for kind in SPAN_KINDS])
-    arrays["tokens"] = np.array([run.spans[number].n_tokens for number in documents])
+    assert run.row_mass is not None
+    arrays["budget"] = _by_kind(run, run.mass.mean(axis=1, dtype=np.float64))
+    arrays["budget_rows"] = _by_kind(run, run.row_mass.mean(axis=(0, 1), dtype=np.float64)).T
+    tokens = np.array([[float(span.n_tokens) for span in run.spans]])
+    arrays["tokens"] = tokens[0, documents] + _sinks_in(run, tokens)[0]
     return {name: np.asarray(array, dtype=np.float32) for name, array in arrays.items()}
+
+
+def _by_kind(run: Run, mass: np.ndarray) -> np.ndarray:
+    """Mass ``[..., span]`` summed by ``KINDS``."""
+    budget = np.zeros((*mass.shape[:-1], len(KINDS)))
+    for number, span in enumerate(run.spans):
+        budget[..., KINDS.index("secondary_sink" if _is_secondary(span) else span.kind)] += mass[..., number]
+    return budget
 
 
 def _is_secondary(span: Any) -> bool:
@@ -222,7 +234,7 @@ def _is_secondary(span: Any) -> bool:
 
 
 def _sinks_in(run: Run, mass: np.ndarray) -> np.ndarray:
-    """Mass of the secondary sinks that were taken out of each document, ``[layer, head, document]``."""
+    """What of ``mass [..., span]`` belongs to the secondary sinks taken out of each document, ``[..., document]``."""
     total = np.zeros((*mass.shape[:-1], len(run.document_spans)), dtype=mass.dtype)
     for number, span in enumerate(run.spans):
         if _is_secondary(span) and span.document is not None:

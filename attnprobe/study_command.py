@@ -16,9 +16,9 @@ from attnprobe.rotating import KEEP_RUNS, questions_of, study_of_model
 from attnprobe.study import Study
 from attnprobe.study_data import StudyData
 from attnprobe.study_figure import save_study_figures
-from attnprobe.study_folder import folder_name
+from attnprobe.study_folder import StudyFolder, folder_name
 from attnprobe.study_options import StudyOptions
-from attnprobe.terminal import say, speaks_unicode
+from attnprobe.terminal import bytes_of, say, speaks_unicode
 
 if TYPE_CHECKING:
     from attnprobe.study_config import StudyConfig
@@ -83,7 +83,14 @@ def run_study(
     """
     from attnprobe.models import load
 
-    read = study_records(given.prompts, given.n_documents, limit=given.limit, seed=options.seed, **(given.form or {}))
+    read = study_records(
+        given.prompts,
+        given.n_documents,
+        limit=given.limit,
+        seed=options.seed,
+        gold_only=given.gold_only,
+        **(given.form or {}),
+    )
     records = read.records
     for warning in (*read.warnings, *read.refused[:5]):
         say(f"note: {warning}", quiet)
@@ -100,17 +107,21 @@ def run_study(
             )
     questions = questions_of(records, forced)
     data: dict[str, StudyData] = {}
-    seen: set[str] = set()
+    names: list[str] = []
     for name in given.models:
         lm = load(name, progress=not quiet, **(given.loading or {}))
-        if lm.source.name in seen:
+        if lm.source.name in names:
             raise InputError(f"model {lm.source.name!r} is given twice; a study takes each model once")
-        seen.add(lm.source.name)
+        names.append(lm.source.name)
         found = study_of_model(lm, questions, options, out, keep_runs, retry_failed, quiet)
         if found is not None:
             data[lm.source.name] = found
         del lm
-    if len(data) < len(given.models):
+    for name in names:  # another process may have ended in the meantime
+        folder = StudyFolder.at(out / folder_name(name))
+        if name not in data and folder.is_complete:
+            data[name] = folder.load()
+    if len(data) < len(names):
         say("other processes are still measuring; the last one writes the results", quiet)
         return None
     study = Study(data, options)
@@ -141,7 +152,6 @@ def table_csv(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def run_study_config(config: StudyConfig, *, quiet: bool, retry_failed: bool, as_json: bool) -> int:
     """Run a study as its config says, and print what it found; gives the exit status."""
-    from attnprobe.config_fields import n_bytes
     from attnprobe.grid_processes import own_device
 
     variants = [
@@ -159,7 +169,14 @@ def run_study_config(config: StudyConfig, *, quiet: bool, retry_failed: bool, as
             gold_only=config.gold_only,
             limit=config.limit,
             form={"layout": config.layout, "markers": config.markers, "template": config.template},
-            loading={"dtype": config.dtype, "device_map": config.device_map or own_device(), "rope": config.rope},
+            loading={
+                "dtype": config.dtype,
+                "device_map": config.device_map or own_device(),
+                "attn_implementation": config.attn_implementation,
+                "rope": config.rope,
+                "revision": config.revision,
+                "trust_remote_code": config.trust_remote_code,
+            },
         ),
         StudyOptions(
             design=config.design,
@@ -174,22 +191,21 @@ def run_study_config(config: StudyConfig, *, quiet: bool, retry_failed: bool, as
             **options,
         ),
         config.out,
-        keep_runs=n_bytes(config.keep_rows_up_to),
+        keep_runs=bytes_of(config.keep_runs),
         retry_failed=retry_failed,
         quiet=quiet,
     )
-    if study is not None:
-        print_study(study, as_json)
-    return 0
+    return 0 if study is None else print_study(study, as_json)
 
 
-def print_study(study: Study, as_json: bool) -> None:
-    """Print the findings on standard output."""
+def print_study(study: Study, as_json: bool) -> int:
+    """Print the findings on standard output; gives the exit status: 1 where questions were left out."""
     from attnprobe.cli_output import print_json, print_lines
     from attnprobe.study_text import study_lines
 
     if as_json:
         print_json({name: study.to_dict(name) for name in study.models})
-        return
-    for name in study.models:
-        print_lines([*study_lines(study, name, speaks_unicode()), ""])
+    else:
+        for name in study.models:
+            print_lines([*study_lines(study, name, speaks_unicode()), ""])
+    return int(any(study.of(name).incomplete for name in study.models))

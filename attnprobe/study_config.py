@@ -94,6 +94,11 @@ class StudyConfig(Config):
         description="cpu, cuda:1, auto, ... null: the first CUDA device, else the CPU; under accelerate launch, each "
         "process's own device.",
     )
+    attn_implementation: str | None = Field(
+        None, description="sdpa, eager, flash_attention_2, ... null: transformers' choice."
+    )
+    revision: str | None = Field(None, description="Branch, tag or commit of a hub id. null: main.")
+    trust_remote_code: bool = Field(False, description="Run code that comes with the model.")
     rope: str | None = Field(None, description='RoPE override, e.g. "yarn:factor=4". null: the model\'s own.')
     max_new_tokens: Positive = Field(
         StudyOptions.max_new_tokens, description="Longest answer that the model writes, tokens."
@@ -101,6 +106,6 @@ class StudyConfig(Config):
     beyond_window: bool = Field(
         StudyOptions.beyond_window, description="Allow prompts longer than the model was made for."
     )
-    keep_rows_up_to: Size = Field(
+    keep_runs: Size = Field(
         "2 GB", description="Keep whole measurements, row by row, until they take so much room on the disk."
     )

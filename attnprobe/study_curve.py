@@ -29,7 +29,7 @@ class StudyCurve:
         float64 [question, position]: logs, nats, averaged over each question's orders. For ``advantage`` these are the
         values themselves.
     values
-        float64 [position]: geometric mean over questions (arithmetic for ``advantage``).
+        float64 [position]: geometric mean over questions (arithmetic for ``advantage``) that have all positions.
     band
         Simultaneous band of all positions on the scale of ``values``.
     middle
@@ -41,6 +41,8 @@ class StudyCurve:
         Test of no position effect by sign-flipped profiles.
     verdict
         One of the verdicts of :func:`attnprobe.flatness.verdict`.
+    is_whole
+        Whether the positions are parts of one whole; not so where one document was moved through the others.
     """
 
     norm: str
@@ -54,6 +56,13 @@ class StudyCurve:
     tail_middle: Interval | None
     flatness: Flatness
     verdict: str
+    is_whole: bool
+
+    def as_shares(self) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
+        """Values and band to show; those of a whole sum to 1, which geometric means of shares do not by themselves."""
+        total = self.values.sum() if self.is_whole else 1.0
+        low, high = (None if bound is None else bound / total for bound in (self.band.low, self.band.high))
+        return self.values / total, low, high
 
     def fit(self, model: str = "symmetric") -> StudyFit:
         """Fit a model of the curve; see :func:`attnprobe.fit.fit_profiles`."""
@@ -87,6 +96,7 @@ def study_curve(
     level: float = 0.95,
     middle: str = "default",
     seed: int = 0,
+    is_whole: bool = True,
 ) -> StudyCurve:
     """Make the curve of log values ``[question, order, position]``; NaN orders are left out of a question's mean."""
     defined = ~np.isnan(log_values)
@@ -99,18 +109,20 @@ def study_curve(
     head, tail = (interval(end, level=level) if positions else None for end in ends)
     as_ratios = [ratio_interval(end, level=level) for end in ends]
     band = simultaneous_band(profiles, level=level, seed=seed)
+    band = band.exp() if is_log else band
     return StudyCurve(
         norm=norm,
         view=view,
         variant=variant,
         profiles=profiles,
-        values=np.exp(profiles.mean(axis=0)) if is_log else profiles.mean(axis=0),
-        band=band.exp() if is_log else band,
+        values=band.estimate,
+        band=band,
         middle=positions,
         head_middle=head,
         tail_middle=tail,
         flatness=flatness_test(profiles, seed=seed),
         verdict=verdict(as_ratios[0], as_ratios[1]),
+        is_whole=is_whole,
     )
 
 

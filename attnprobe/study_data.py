@@ -137,9 +137,12 @@ class StudyData:
             if norm == "log_share":
                 shares = values / np.nansum(values, axis=-1, keepdims=True)
                 return _mean(np.log(shares), axis=2)
-            pooled = _mean(values, axis=2)
             if norm == "advantage":
-                return pooled
+                return _mean(values, axis=2)
+            if norm == "density":
+                return np.log(_mean(values, axis=2))
+            # Where a layer's window ends before a document, the document gets nothing of that layer.
+            pooled = np.where(np.isnan(values).all(axis=2), np.nan, np.nan_to_num(values, nan=0.0).mean(axis=2))
             if norm == "share":
                 pooled = pooled / np.nansum(pooled, axis=-1, keepdims=True)
             return np.log(pooled)

@@ -13,7 +13,8 @@ from attnprobe.figure import BLUE, GREY, ORANGE, new_figure, save_figure
 from attnprobe.study import HEADLINE_NORMS, Study
 
 _NORM_NAMES = {"share": "pooled over heads and layers", "log_share": "per head, geometric mean"}
-_TICKS = (0.1, 0.2, 0.3, 0.5, 0.7, 0.85, 1, 1.2, 1.5, 2, 3, 4, 5, 7, 10, 20, 50)
+# The first ones matter most: where labels would touch, the later ones go.
+_TICKS = (1, 2, 0.5, 5, 0.2, 10, 0.1, 20, 50, 1.5, 0.7, 3, 1.2, 0.85, 4, 7, 0.3)
 _COLOURS = {"share": BLUE, "log_share": ORANGE}
 _SHAPES = {"share": "o", "log_share": "s"}
 
@@ -49,15 +50,12 @@ def _curve(study: Study, model: str | None, figure: Any) -> bool:
     for norm in HEADLINE_NORMS:
         curve = study.curve(norm, model=model)
         colour = _COLOURS[norm]
-        if curve.band.low is not None and curve.band.high is not None:
-            axes.fill_between(
-                positions, 100 * curve.band.low, 100 * curve.band.high, color=colour, alpha=0.18, linewidth=0
-            )
-        axes.plot(
-            positions, 100 * curve.values, _SHAPES[norm] + "-", color=colour, linewidth=2, label=_NORM_NAMES[norm]
-        )
+        values, low, high = curve.as_shares()
+        if low is not None and high is not None:
+            axes.fill_between(positions, 100 * low, 100 * high, color=colour, alpha=0.18, linewidth=0)
+        axes.plot(positions, 100 * values, _SHAPES[norm] + "-", color=colour, linewidth=2, label=_NORM_NAMES[norm])
     uniform = 100 * study.uniform(model)
-    axes.plot(positions, uniform, "--", color="black", linewidth=1, label="even attention to every token")
+    axes.plot(positions, uniform, "--", color="black", linewidth=1, label="uniform: every token alike")
     axes.set_xticks(positions)
     axes.set_ylim(bottom=0)
     axes.set_xlabel("position of the document in the prompt (0 = first)")
@@ -65,7 +63,7 @@ def _curve(study: Study, model: str | None, figure: Any) -> bool:
     axes.set_title(f"Attention by position: {study.claim(model)}", loc="left", fontsize=11, fontweight="bold")
     axes.legend(frameon=False, fontsize=9)
     figure.supxlabel(
-        _note(study, model, "Bands: 95 %, simultaneous over positions, unit = question."),
+        _note(study, model, "Bands: 95 %, all positions at once, over questions."),
         fontsize=8,
         color="#444444",
         x=0.01,
@@ -89,7 +87,7 @@ def _artefacts(study: Study, model: str | None, figure: Any) -> bool:
         axes.set_xscale("log")
         axes.set_xlabel(title)
         low, high = axes.get_xlim()
-        axes.set_xticks([tick for tick in _TICKS if low <= tick <= high])
+        axes.set_xticks(_spread_ticks(low, high))
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axes.xaxis.set_minor_formatter(lambda value, _: "")
         axes.set_xlim(low, high)
@@ -108,6 +106,16 @@ def _artefacts(study: Study, model: str | None, figure: Any) -> bool:
     return True
 
 
+def _spread_ticks(low: float, high: float) -> list[float]:
+    """Ticks of a logarithmic axis, none so near another that their labels touch."""
+    chosen: list[float] = []
+    for tick in _TICKS:
+        apart = all(abs(np.log(tick / other)) > 0.09 * np.log(high / low) for other in chosen)
+        if low <= tick <= high and apart:
+            chosen.append(tick)
+    return sorted(chosen)
+
+
 def _whisker(axes: Any, interval: Interval | None, y: float, norm: str, named: bool) -> None:
     if interval is None or interval.estimate is None or not 0 < interval.estimate < np.inf:
         return
@@ -119,7 +127,7 @@ def _whisker(axes: Any, interval: Interval | None, y: float, norm: str, named: b
 
 def _layers(study: Study, model: str | None, figure: Any) -> bool:
     data = study.of(model)
-    curves = np.stack([study.curve("log_share", layers=layer, model=model).values for layer in data.layers])
+    curves = np.stack([study.curve("log_share", layers=layer, model=model).as_shares()[0] for layer in data.layers])
     relative = np.log2(curves * data.n_documents)
     limit = max(1.0, float(np.nanpercentile(np.abs(relative), 98)))
     (main, side) = figure.subplots(1, 2, sharey=True, width_ratios=(4, 1))

@@ -24,6 +24,7 @@ import numpy as np
 from attnprobe.designs import Order
 from attnprobe.errors import InputError, RunFileError
 from attnprobe.grid import read_cells
+from attnprobe.grid_folder import GRID, read_grid
 from attnprobe.run_folder import write_text
 from attnprobe.study_cells import CellResult
 from attnprobe.study_data import StudyData, stacked
@@ -90,13 +91,25 @@ class StudyFolder:
             The folder cannot be made.
         """
         path = out / folder_name(model)
+        found = cls.at(path, keep_runs)
         try:
             for name in ("own", "cells", "arrays", "runs"):
                 (path / name).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(f"{path} cannot be made a folder: {error.strerror}; give another out") from error
+        return found
+
+    @classmethod
+    def at(cls, path: Path, keep_runs: int = 0) -> StudyFolder:
+        """The folder as it is; nothing is made."""
         used = sum(file.stat().st_size for file in (path / "runs").glob("*.safetensors"))
         return cls(path, CellStore(path / "arrays", path / "runs", keep_runs, used))
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every cell is done or has failed, whichever process did it."""
+        grid = self.cells / GRID
+        return grid.exists() and read_grid(self.cells)["n_cells"] <= len(read_cells(self.cells))
 
     @property
     def own(self) -> Path:
@@ -191,7 +204,7 @@ class StudyFolder:
 
 def folder_name(model: str) -> str:
     """A model's name as the name of a folder."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "_", model).strip(".")[-80:] or "model"
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", model)[-80:].strip(".") or "model"
 
 
 def _about(path: Path) -> dict[str, Any]:

@@ -7,9 +7,12 @@ from dataclasses import asdict, dataclass, fields
 from difflib import get_close_matches
 from typing import Any, get_args
 
+from attnprobe.arguments import whole_number
+from attnprobe.designs import DESIGNS
 from attnprobe.document import Document
 from attnprobe.errors import InputError
 from attnprobe.prompt import Layout, Markers, Prompt, Template
+from attnprobe.run import ROWS
 
 PREAMBLE = "Answer the question at the end from the documents below, in a few words."
 """The sentence that the ``preamble`` variant puts before the documents."""
@@ -21,6 +24,7 @@ PLAIN_VARIANTS = ("null", "preamble", "dummy")
 """Beside these, one option of the prompt can be changed, e.g. ``"markers=numbered"``."""
 
 EXTRAS = ("distance", "values", "effects")
+"""What a study can measure more of."""
 
 _FORMS = {"markers": get_args(Markers), "template": get_args(Template), "layout": get_args(Layout)}
 _CHANGES = tuple(f"{name}={value}" for name, values in _FORMS.items() for value in values)
@@ -79,9 +83,9 @@ class StudyOptions:
         for variant in self.variants:
             if variant not in (*PLAIN_VARIANTS, *_CHANGES):
                 near = get_close_matches(str(variant), (*PLAIN_VARIANTS, *_CHANGES), n=1)
-                hint = f"; did you mean {near[0]!r}?" if near else ""
+                hint = f"did you mean {near[0]!r}? " if near else ""
                 raise InputError(
-                    f"variant {variant!r} is unknown{hint} known: {', '.join((*PLAIN_VARIANTS, *_CHANGES))}"
+                    f"variant {variant!r} is unknown; {hint}known: {', '.join((*PLAIN_VARIANTS, *_CHANGES))}"
                 )
         if len(set(self.variants)) < len(self.variants):
             raise InputError(f"variants are {', '.join(self.variants)}; each can be measured once only")
@@ -91,6 +95,14 @@ class StudyOptions:
                 f"extras {', '.join(unknown)}: a study takes {', '.join(EXTRAS)} (the heaviest tokens and the "
                 "question's rows are always measured)"
             )
+        if self.design not in DESIGNS:
+            near = get_close_matches(str(self.design), DESIGNS, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(DESIGNS)}"
+            raise InputError(f"design {self.design!r} is unknown; {hint}")
+        if self.rows not in ROWS:
+            raise InputError(f"rows is {self.rows!r}; expected one of {', '.join(ROWS)}")
+        for name, least in (("bases", 1), ("seed", 0), ("max_new_tokens", 1)):
+            whole_number(name, getattr(self, name), least)
         if not self.preamble.strip():
             raise InputError("preamble is empty; give a sentence, or leave the variant preamble out")
 
@@ -126,7 +138,7 @@ def ordered_prompt(prompt: Prompt, permutation: Sequence[int]) -> Prompt:
 def variant_prompt(prompt: Prompt, variant: str, options: StudyOptions, position: int = 0) -> Prompt:
     """A prompt in one of the variants; ``position`` is where the dummy goes.
 
-    The ``null`` variant's documents, and all that stands before them, are those of the prompt.
+    The ``null`` variant differs in its question alone.
     """
     if variant == "null":
         return changed(prompt, question=NOTHING)

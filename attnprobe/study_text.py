@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
 
 from attnprobe.estimates import Interval
-from attnprobe.norms import effective_documents
 from attnprobe.study import Study
 from attnprobe.study_curve import StudyCurve
 from attnprobe.terminal import WIDTH, bars, count, decimal, fit, percent, table, wrapped
@@ -19,15 +20,17 @@ def study_lines(study: Study, model: str | None = None, unicode: bool = True) ->
     data, options = study.of(model), study.options
     curve, logs = study.curve("share", model=model), study.curve("log_share", model=model)
     bases = f", {count(options.bases, 'base order')} each" if options.bases > 1 else ""
+    scaled = ", both scaled to sum to 100 %" if curve.is_whole else ", of the document that was moved"
     return [
         f"{data.model}: {study.claim(model)}",
         *wrapped(
             f"{count(len(data.questions), 'question')} x {count(len(data.orders[0]), 'order')} "
             f"({options.design}{bases}), {count(data.n_documents, 'document')}. Share of the documents' attention: "
-            "pooled over heads and layers, and per head (geometric mean). Brackets: 95 %, all positions at once."
+            f"pooled over heads and layers, and per head (geometric mean){scaled}. Brackets: 95 %, all positions "
+            "at once."
         ),
         "",
-        *_curve_lines(curve, logs, study.uniform(model).tolist(), unicode),
+        *_curve_lines(curve, logs, unicode),
         *_ratio_lines(curve, logs),
         *wrapped(f"flat at all? p = {_p(curve)} pooled, {_p(logs)} per head (sign-flipped profiles)"),
         "",
@@ -36,6 +39,8 @@ def study_lines(study: Study, model: str | None = None, unicode: bool = True) ->
         *_decomposition_lines(study, model),
         *_gold_lines(study, model),
         *_effect_lines(study, model),
+        *_fit_lines(study, model, curve),
+        *_distance_lines(study, model),
         *_concentration_lines(study, model, curve),
         *_budget_lines(study.budget(model)),
         *_own_lines(study, model),
@@ -53,20 +58,21 @@ def interval_text(interval: Interval | None, digits: int = 2) -> str:
     return f"{decimal(interval.estimate, digits)} ({low} to {high})"
 
 
-def _curve_lines(curve: StudyCurve, logs: StudyCurve, uniform: Sequence[float], unicode: bool) -> list[str]:
+def _curve_lines(curve: StudyCurve, logs: StudyCurve, unicode: bool) -> list[str]:
     line = "│" if unicode else "|"
     even = 1 / len(curve.values)
+    pooled, per_head = curve.as_shares(), logs.as_shares()
     columns = [
         [str(position) for position in range(len(curve.values))],
-        [percent(value) for value in curve.values],
-        _band_texts(curve),
-        [percent(value) for value in logs.values],
-        _band_texts(logs),
+        [percent(value) for value in pooled[0]],
+        _band_texts(*pooled),
+        [percent(value) for value in per_head[0]],
+        _band_texts(*per_head),
     ]
     header = ["position", "pooled", "", "per head", ""]
     used = sum(max(len(head), *map(len, cells)) + 2 for head, cells in zip(header, columns, strict=True))
     header.append(f"{line} even, {percent(even)}")
-    columns.append(bars(curve.values.tolist(), max(WIDTH - used, 8), even, unicode))
+    columns.append(bars(pooled[0].tolist(), max(WIDTH - used, 8), even, unicode))
     lines = table(header, list(zip(*columns, strict=True)), [True] * 5 + [False])
     if len(curve.values) <= _SHOWN:
         return lines
@@ -74,10 +80,9 @@ def _curve_lines(curve: StudyCurve, logs: StudyCurve, uniform: Sequence[float], 
     return [*lines[: 1 + half], f"... {len(curve.values) - 2 * half} positions more ...", *lines[-half:]]
 
 
-def _band_texts(curve: StudyCurve) -> list[str]:
-    low, high = curve.band.low, curve.band.high
+def _band_texts(values: np.ndarray, low: np.ndarray | None, high: np.ndarray | None) -> list[str]:
     if low is None or high is None:
-        return [""] * len(curve.values)
+        return [""] * len(values)
     return [f"[{100 * a:.1f}, {100 * b:.1f}]" for a, b in zip(low, high, strict=True)]
 
 
@@ -156,8 +161,27 @@ def _concentration_lines(study: Study, model: str | None, curve: StudyCurve) -> 
     text = f"heaviest token: holds {percent(float(top[0]), 0)} of the first document's mass"
     if middle:
         text += f", {percent(sum(middle) / len(middle), 0)} of a middle one's"
-    effective = decimal(effective_documents(curve.values), 1)
+    effective = decimal(study.effective_documents(model), 1)
     return wrapped(f"{text}; effective number of documents {effective} of {len(curve.values)}", indent="  ")
+
+
+def _distance_lines(study: Study, model: str | None) -> list[str]:
+    if "distance" not in study.options.extras:
+        return []
+    mass, edges = study.distance(model=model)
+    ends = [start if stop == start + 1 else f"{start}-{stop - 1}" for start, stop in pairwise(edges)]
+    parts = ", ".join(f"{end}: {percent(value)}" for end, value in zip(ends, mass, strict=True))
+    return wrapped(f"mass by distance from the row (tokens, without sinks): {parts}", indent="  ")
+
+
+def _fit_lines(study: Study, model: str | None, curve: StudyCurve) -> list[str]:
+    if len(curve.values) < 5 or not np.isfinite(curve.profiles).all():
+        return []
+    symmetric, two_sided = curve.fit("symmetric"), curve.fit("two_sided")
+    alpha, error = symmetric.fit.parameters["alpha"], symmetric.standard_errors.get("alpha")
+    text = f"fit: symmetric U alpha {decimal(alpha)}" + (f" (standard error {decimal(error)})" if error else "")
+    text += f", r2 {decimal(symmetric.fit.r2, 3)}; two sides and a floor, r2 {decimal(two_sided.fit.r2, 3)}"
+    return wrapped(f"{text}; new questions are predicted better by: {two_sided.predicts_better}", indent="  ")
 
 
 def _budget_lines(budget: dict[str, float]) -> list[str]:

@@ -81,6 +81,20 @@ def size(n_bytes: float) -> str:
     raise AssertionError("the last unit returns")
 
 
+def bytes_of(text: str) -> int:
+    """A size such as ``2 GB``, ``500 MB`` or ``0 B`` in bytes; decimal units, as :func:`size` writes them.
+
+    Raises
+    ------
+    ValueError
+        When it is none.
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kMGT]?B)\s*", text)
+    if match is None:
+        raise ValueError('must be a size like "2 GB" or "500 MB"')
+    return round(float(match[1]) * 1000 ** ("B", "kB", "MB", "GB", "TB").index(match[2]))
+
+
 def duration(seconds: float) -> str:
     """Seconds in words: ``0.4 s``, ``12 s``, ``3 min 05 s``, ``2 h 10 min``."""
     if seconds < 9.95:

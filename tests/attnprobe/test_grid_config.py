@@ -15,13 +15,14 @@ from pydantic import Field
 from typer.testing import CliRunner, Result
 
 from attnprobe import cli, grid_config
-from attnprobe.config_fields import Config, ConfigPath, n_bytes
+from attnprobe.config_fields import Config, ConfigPath
 from attnprobe.config_text import config_lines
 from attnprobe.designs import DESIGNS
 from attnprobe.errors import InputError
 from attnprobe.grid import run_cells
 from attnprobe.grid_config import KINDS, Kind, identity, load_config
 from attnprobe.study_options import StudyOptions
+from attnprobe.terminal import bytes_of
 
 
 class Inner(Config):
@@ -122,7 +123,7 @@ def test_paths_are_relative_to_the_file_and_options_to_the_folder(tmp_path: Path
             ":5: \"design\" must be 'williams', 'cyclic' or 'insertion', not a text (\"latin\")",
         ),
         (STUDY + "extras:\n- values\n- 3\n", ':7: "extras[1]" must be'),
-        (STUDY + "keep_rows_up_to: 2 gigs\n", ':5: "keep_rows_up_to" must be a size like "2 GB"'),
+        (STUDY + "keep_runs: 2 gigs\n", ':5: "keep_runs" must be a size like "2 GB"'),
         (STUDY + "seed: 1\nseed: 2\n", ':6: the key "seed" is given twice'),
         (STUDY + "seed: [1\n", ":6: not valid YAML"),
         (STUDY + "seed: !!python/name:os.system x\n", ":5: tag:yaml.org,2002:python/name:os.system is not understood"),
@@ -197,10 +198,10 @@ def test_identity_goes_by_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_sizes() -> None:
-    assert [n_bytes(text) for text in ("2 GB", "1.5kB", " 7 B ")] == [2_000_000_000, 1500, 7]
+    assert [bytes_of(text) for text in ("2 GB", "1.5kB", " 7 B ")] == [2_000_000_000, 1500, 7]
     for text in ("2", "2 gb", "-1 GB", ""):
         with pytest.raises(ValueError, match="must be a size"):
-            n_bytes(text)
+            bytes_of(text)
 
 
 @pytest.mark.parametrize("kind", ["study", "fake"])

@@ -23,6 +23,7 @@ from attnprobe.heads_cells import random_orders
 from attnprobe.heads_command import measure_heads
 from attnprobe.heads_options import SCORES, HeadsOptions
 from attnprobe.readers import PromptRecord
+from attnprobe.secondary_sinks import SecondarySink
 
 WORDS = ("amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "heath", "islet", "jetty", "knoll", "ledge")
 
@@ -162,12 +163,17 @@ def test_secondary_sinks_are_taken_apart(model: str, tmp_path: Path, monkeypatch
         return original(lm, prompt, **given)
 
     monkeypatch.setattr(heads_cells, "measure", measure)
-    monkeypatch.setattr(heads_cells, "find_secondary_sinks", lambda null: null)
-    monkeypatch.setattr(heads_cells, "sink_positions", lambda null: (7, null.n_prompt - 1))
+    monkeypatch.setattr(
+        heads_cells,
+        "find_secondary_sinks",
+        lambda null: [SecondarySink(0, position, None, 0, 0.5, 99.0) for position in (7, null.n_prompt - 1)],
+    )
     measure_heads(lm, asked, HeadsOptions(orders=1, max_new_tokens=2), tmp_path)
     null, own = seen
     assert (null["question"], null["answer"]) == ("N/A", "N/A")
-    assert (own["answer"], own["secondary_sinks"]) == (None, (7,))  # what stands behind the question is no one's
+    assert own["answer"] is None
+    end = asked[0].prompt.encode(lm.tokenizer).n_tokens - 1
+    assert own["secondary_sinks"] == (7, end)  # the template's last token stands elsewhere behind another question
 
 
 def test_out_of_memory_feeds_smaller_chunks(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

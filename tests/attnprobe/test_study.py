@@ -316,7 +316,12 @@ def test_generated_answers_are_forced_where_they_are_most_frequent(lm: ap.Langua
 def test_insertion_moves_the_document_with_the_answer(lm: ap.LanguageModel) -> None:
     found = ap.rotate(lm, prompts(2), answers=["north"] * 2, design="insertion", variants=())
     data = found.of()
+    # the curve is the moved document's: in a model without positions, flat in every question
+    values = data.log_values("share")
+    curve = found.curve()
     for q in range(2):
+        np.testing.assert_allclose(curve.profiles[q], [values[q, o, o] for o in range(K)], atol=1e-12)
+        np.testing.assert_allclose(np.ptp(curve.profiles[q]), 0, atol=1e-5)
         assert [order.permutation.index(q % K) for order in data.orders[q]] == list(range(K))
         others = {tuple(d for d in order.permutation if d != q % K) for order in data.orders[q]}
         assert len(others) == 1
@@ -333,6 +338,73 @@ def test_documents_of_one_length(lm: ap.LanguageModel) -> None:
     tokens = found.of().array(ASKED, "tokens")
     assert np.ptp(tokens) == 0
     assert tokens.max() >= 6
+
+
+def test_shares_equal_those_of_runs_with_windows() -> None:
+    from tiny_models import tiny_model
+    from toy_tokenizers import CHATML, bytelevel, with_template
+
+    tokenizer = with_template(bytelevel, CHATML)
+    model = tiny_model("gemma2", vocab_size=len(tokenizer))
+    windowed = ap.LanguageModel(model, tokenizer)
+    shown = ap.Prompt(["Refunds take 30 days.", "Members wait.", "See it."], "How long?", answer="30 days")
+    found = ap.rotate(windowed, [shown], answers=["30 days"], variants=(), extras=("values",), beyond_window=True)
+    data = found.of()
+    for o, order in enumerate(data.orders[0]):
+        run = ap.measure(windowed, ordered_prompt(shown, order.permutation), answer="30 days", extras=("values",))
+        assert (run.visible[:, :, run.document_spans[0]] == 0).any(), "no window ends before the first document"
+        for norm in ("share", "mass", "log_share", "density"):
+            np.testing.assert_allclose(data.log_values(norm)[0, o], np.log(run.curve(norm).values), atol=5e-6)
+    weighted = data.log_values("log_share", view="weighted")
+    assert not np.isinf(weighted).any()
+
+
+@pytest.mark.parametrize("layout", ["question_last", "question_first", "question_both"])
+def test_secondary_sinks_are_taken_apart_in_every_layout(layout: str) -> None:
+    weights = dict.fromkeys(WORDS, 0.0) | {"eight": 6.5}
+    sinking = additive_lm([*WORDS, "five"], None, weights, word_layers=[1])
+    texts = [" ".join(WORDS[:7]) + " " + " ".join(WORDS[8:12] * 4) for _ in range(K)]
+    texts[2] = texts[2].replace("three", "eight")
+    shown = prompt(0, documents=texts, layout=layout)
+    found = ap.rotate(sinking, [shown], answers=["north"], variants=("null",))
+    data = found.of()
+    assert all(fact["secondary_sinks"] for fact in data.facts[ASKED][0])
+    with_them = data.log_values("share")
+    without = data.log_values("share", view="apart")
+    for o, order in enumerate(data.orders[0]):
+        at = order.permutation.index(2)
+        assert with_them[0, o, at] - without[0, o, at] > 0.5
+        left = data.array(ASKED, "tokens")[0, o] - (np.arange(K) == at)
+        np.testing.assert_allclose(without[0, o], np.log(left / left.sum()), atol=1e-5)
+    with pytest.raises(InputError, match=r"no mass\.apart"):
+        data.log_values("share", view="apart", variant="null")
+
+
+def test_a_changed_tokenizer_is_another_study(lm: ap.LanguageModel, tmp_path: Path) -> None:
+    ap.rotate(lm, prompts(1), answers=["north"], out=tmp_path, variants=())
+    other = additive_lm([*reversed(WORDS)])
+    with pytest.raises(InputError, match=r"tokenizer_sha256"):
+        ap.rotate(
+            ap.LanguageModel(lm.model, other.tokenizer, lm.source),
+            prompts(1),
+            answers=["north"],
+            out=tmp_path,
+            variants=(),
+        )
+
+
+def test_a_wrong_answer_of_the_models_own_says_nothing_of_the_gold_document(lm: ap.LanguageModel) -> None:
+    found = ap.rotate(lm, prompts(1), variants=(), max_new_tokens=2)
+    assert found.of().facts[ASKED][0][0]["answer_is_accepted"] is ("north" in found.of().facts[ASKED][0][0]["answer"])
+    if not found.of().facts[ASKED][0][0]["answer_is_accepted"]:
+        assert found.gold_logprob() is None
+
+
+def test_layers_are_tested_together(study: tuple[Study, Path]) -> None:
+    tests = study[0].layer_tests()
+    assert [one["layer"] for one in tests] == list(study[0].of().layers)
+    for one in tests:
+        assert one["head_middle"] == pytest.approx(1, abs=1e-4)
 
 
 def test_several_models(lm: ap.LanguageModel, tmp_path: Path) -> None:
@@ -370,6 +442,9 @@ def test_few_questions_give_no_intervals_and_say_so(lm: ap.LanguageModel) -> Non
         ({"answers": ["north", "north"]}, "2 answers for 1 prompt"),
         ({"answers": [""]}, "no answer to force"),
         ({"bases": 0}, "bases"),
+        ({"seed": -1}, "seed"),
+        ({"rows": "all"}, "rows is 'all'"),
+        ({"max_new_tokens": 0}, "max_new_tokens"),
     ],
 )
 def test_bad_options_are_refused_by_name(lm: ap.LanguageModel, given: dict[str, Any], message: str) -> None:
