@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from attnprobe.answer_text import holds_answer
+from attnprobe.architecture import uses_interface
 from attnprobe.designs import Order, orders
 from attnprobe.errors import InputError
 from attnprobe.grid import Cell, read_cells, run_cells
@@ -190,6 +191,11 @@ def study_of_model(
     quiet: bool = True,
 ) -> StudyData | None:
     """Study one model; see :func:`rotate`. None where other processes still measure cells of it."""
+    if not uses_interface(lm.model):
+        raise InputError(
+            f"{type(lm.model).__name__} does not use transformers' attention interface; a study needs the heaviest "
+            "tokens, which its eager weights are not searched for. Measure such a model with measure() or measure_many()"
+        )
     questions = [_matched(lm, question, options) for question in questions]
     own_orders = {q.number: _orders(q, options) for q in questions}
     if out is None:

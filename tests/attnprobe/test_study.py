@@ -359,6 +359,16 @@ def test_shares_equal_those_of_runs_with_windows() -> None:
     assert not np.isinf(weighted).any()
 
 
+def test_a_model_outside_the_interface_is_refused_at_once() -> None:
+    from tiny_models import tiny_model
+    from toy_tokenizers import CHATML, bytelevel, with_template
+
+    tokenizer = with_template(bytelevel, CHATML)
+    bloom = ap.LanguageModel(tiny_model("bloom", vocab_size=len(tokenizer)), tokenizer)
+    with pytest.raises(InputError, match=r"Bloom.*measure\(\)"):
+        ap.rotate(bloom, prompts(1), answers=["north"])
+
+
 @pytest.mark.parametrize("layout", ["question_last", "question_first", "question_both"])
 def test_secondary_sinks_are_taken_apart_in_every_layout(layout: str) -> None:
     weights = dict.fromkeys(WORDS, 0.0) | {"eight": 6.5}
