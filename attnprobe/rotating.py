@@ -194,7 +194,7 @@ def study_of_model(
     if not uses_interface(lm.model):
         raise InputError(
             f"{type(lm.model).__name__} does not use transformers' attention interface; a study needs the heaviest "
-            "tokens, which its eager weights are not searched for. Measure such a model with measure() or measure_many()"
+            "tokens, which its eager weights are not searched for. Measure such a model with measure()"
         )
     questions = [_matched(lm, question, options) for question in questions]
     own_orders = {q.number: _orders(q, options) for q in questions}
