@@ -60,6 +60,9 @@ def merge(folders: Sequence[str | Path], out: str | Path) -> Merged:
         holds something or cannot be written.
     """
     sources, out = [Path(folder) for folder in folders], Path(out)
+    inside = [source for source in sources if out.resolve().is_relative_to(source.resolve())]
+    if inside:
+        raise InputError(f"{out} is inside {inside[0]}, which is to be merged; give a folder elsewhere")
     grids: dict[Path, list[Path]] = {}
     for source in sources:
         found = sorted(path.parent.relative_to(source) for path in source.rglob(GRID))

@@ -10,6 +10,7 @@ it off. Anything else that is no record is damage, and said.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -53,8 +54,15 @@ def read_cells(folder: str | Path) -> dict[str, Record]:
         raise InputError(f"{error.filename or folder} cannot be read: {error.strerror or error}") from error
 
 
+SAME = 1e-4
+"""Relative and absolute difference up to which two numbers of a result are the same."""
+
+
 def joined(records: Iterable[tuple[Path, Record]]) -> dict[str, Record]:
     """One record a cell, of many in files; done before failed, the last failure before earlier ones.
+
+    Results of one cell are the same when their numbers are within ``SAME``: what was computed before in a process may
+    change how floating-point numbers are rounded.
 
     Raises
     ------
@@ -66,12 +74,22 @@ def joined(records: Iterable[tuple[Path, Record]]) -> dict[str, Record]:
         key = record["key"]
         if key not in known or known[key][1]["status"] == "failed":
             known[key] = path, record
-        elif record["status"] == "done" and record["result"] != known[key][1]["result"]:
+        elif record["status"] == "done" and not _same(record["result"], known[key][1]["result"]):
             raise InputError(
                 f'cell "{key}" has one result in {known[key][0]} and another one in {path}: its work is not '
                 "reproducible, or was changed in between; delete the line that is wrong"
             )
     return {key: record for key, (_, record) in known.items()}
+
+
+def _same(first: Any, second: Any) -> bool:
+    if isinstance(first, dict) and isinstance(second, dict):
+        return first.keys() == second.keys() and all(_same(first[name], second[name]) for name in first)
+    if isinstance(first, list) and isinstance(second, list):
+        return len(first) == len(second) and all(map(_same, first, second))
+    if isinstance(first, float) and isinstance(second, float):
+        return math.isclose(first, second, rel_tol=SAME, abs_tol=SAME)
+    return bool(first == second)
 
 
 def read_shard(path: Path) -> tuple[list[Record], int]:

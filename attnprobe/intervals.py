@@ -45,8 +45,8 @@ def end_log_ratios(log_profiles: Any, middle: str = "default") -> tuple[np.ndarr
     if not positions:
         nothing = np.full(len(logs), np.nan)
         return nothing, nothing.copy()
-    centre = np.logaddexp.reduce(logs[:, positions], axis=1) - math.log(len(positions))
     with np.errstate(invalid="ignore"):  # -inf - -inf is the NaN that is meant
+        centre = np.logaddexp.reduce(logs[:, positions], axis=1) - math.log(len(positions))
         return logs[:, 0] - centre, logs[:, -1] - centre
 
 

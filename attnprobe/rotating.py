@@ -15,6 +15,8 @@ import numpy as np
 
 from attnprobe.answer_text import holds_answer
 from attnprobe.architecture import uses_interface
+from attnprobe.arguments import whole_number
+from attnprobe.decoding import has_recurrent_layers
 from attnprobe.designs import Order, orders
 from attnprobe.errors import InputError
 from attnprobe.grid import Cell, read_cells, run_cells
@@ -27,7 +29,7 @@ from attnprobe.run_settings import run_settings
 from attnprobe.study import Study
 from attnprobe.study_cells import ASKED, StudyCell, measure_cell, relieved_chunk
 from attnprobe.study_data import StudyData
-from attnprobe.study_folder import StudyFolder
+from attnprobe.study_folder import StudyFolder, folder_name
 from attnprobe.study_lengths import length_matched
 from attnprobe.study_options import StudyOptions, ordered_prompt, variant_prompt
 from attnprobe.terminal import count, say
@@ -104,12 +106,11 @@ def rotate(
         Prompts, answers or options that do not fit; a folder of another study.
     """
     settings = StudyOptions.of({"design": design, "seed": seed, **options})
-    models = [lm] if isinstance(lm, LanguageModel) else list(lm)
+    whole_number("keep_runs", keep_runs, 0)
+    models = [lm] if isinstance(lm, LanguageModel) else list(lm or ())
     if not models or not all(isinstance(one, LanguageModel) for one in models):
         raise InputError("lm must be a LanguageModel, or a list of them; use attnprobe.load(name)")
-    names = [one.source.name for one in models]
-    if len(set(names)) < len(names):
-        raise InputError(f"two models have the name {names[0]!r}; give each LanguageModel a source of its own name")
+    check_names([one.source.name for one in models])
     asked = questions_of(prompts, answers)
     folder = None if out is None else Path(out)
     found = [study_of_model(one, asked, settings, folder, keep_runs, retry_failed, quiet) for one in models]
@@ -119,6 +120,16 @@ def rotate(
             f"other processes are still measuring; read the study with Study.load({str(out)!r}) once all have ended"
         )
     return Study(data, settings)
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Raise unless every model has a folder of its own."""
+    for name in names:
+        if sum(folder_name(other) == folder_name(name) for other in names) > 1:
+            raise InputError(
+                f"two models have the name {name!r}, or names that are one as a folder; give each LanguageModel a "
+                "source of its own name"
+            )
 
 
 def questions_of(
@@ -131,6 +142,8 @@ def questions_of(
     InputError
         No prompts, different numbers of documents, an id used twice, or answers that do not fit.
     """
+    if isinstance(answers, str):
+        raise InputError("answers is one text; give a list of them, one a question")
     if isinstance(prompts, Prompt) or not prompts:
         raise InputError("a study needs a list of prompts, one a question")
     if answers is not None and len(answers) != len(prompts):
@@ -142,7 +155,7 @@ def questions_of(
         if not isinstance(prompt, Prompt) or prompt.given is not None:
             raise InputError(f"prompt {number} has no documents to move; a study takes prompts of documents")
         answer = None if answers is None else answers[number]
-        if answers is not None and not answer:
+        if answers is not None and not (isinstance(answer, str) and answer.strip()):
             raise InputError(f"question {number} ({prompt.id or number}) has no answer to force; give one, or let the "
                              "model write its own for all (answers=None)")  # fmt: skip
         accepted = _accepted(record, answer)
@@ -196,6 +209,9 @@ def study_of_model(
             f"{type(lm.model).__name__} does not use transformers' attention interface; a study needs the heaviest "
             "tokens, which its eager weights are not searched for. Measure such a model with measure()"
         )
+    if "effects" in options.extras and has_recurrent_layers(lm.model):
+        raise InputError(f"{type(lm.model).__name__} has recurrent layers, from which no document can be hidden; leave "
+                         "the extra effects out")  # fmt: skip
     questions = [_matched(lm, question, options) for question in questions]
     own_orders = {q.number: _orders(q, options) for q in questions}
     if out is None:

@@ -184,6 +184,10 @@ class Study:
             raise InputError("two documents have no middle; a ratio takes three or more")
         return found
 
+    def can_decompose(self, model: str | None = None) -> bool:
+        """Whether position and content can be told apart: not with an insertion design, nor with two documents."""
+        return self.options.design != "insertion" and self.of(model).n_documents > 2
+
     def decompose(self, norm: str = "log_share", model: str | None = None, **selection: Any) -> Decomposition:
         """How much of the variation of log values is position, content, their interaction, and the rest.
 
@@ -429,7 +433,7 @@ class Study:
                 {"name": row.name, "about": row.about, **{n: c.to_dict() for n, c in row.curves.items()}}
                 for row in self.artefact_panel(model)
             ],
-            "decomposition": None if self.options.design == "insertion" else self.decompose(model=model).to_dict(),
+            "decomposition": self.decompose(model=model).to_dict() if self.can_decompose(model) else None,
             "gold_logprob": None
             if gold is None
             else {

@@ -168,8 +168,8 @@ def measure_cell(
         "answer_logprob": [float(value) for value in main.answer_logprob],
         "layers": list(main.layers),
         "secondary_sinks": found,
-        "reused_tokens": {variant: run.manifest["capture"].get("reused_tokens", 0) for variant, run in runs.items()},
         "residual": max(run.residual for run in runs.values()),
+        "arrays": sorted(arrays),
         "warnings": sorted({warning for run in runs.values() for warning in run.warnings}),
     }
     return CellResult(arrays, facts, runs)

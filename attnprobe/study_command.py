@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnprobe.distractors import study_records
 from attnprobe.errors import InputError
-from attnprobe.rotating import KEEP_RUNS, questions_of, study_of_model
+from attnprobe.rotating import KEEP_RUNS, check_names, questions_of, study_of_model
 from attnprobe.study import Study
 from attnprobe.study_data import StudyData
 from attnprobe.study_figure import save_study_figures
@@ -110,9 +110,8 @@ def run_study(
     names: list[str] = []
     for name in given.models:
         lm = load(name, progress=not quiet, **(given.loading or {}))
-        if lm.source.name in names:
-            raise InputError(f"model {lm.source.name!r} is given twice; a study takes each model once")
         names.append(lm.source.name)
+        check_names(names)
         found = study_of_model(lm, questions, options, out, keep_runs, retry_failed, quiet)
         if found is not None:
             data[lm.source.name] = found

@@ -33,6 +33,8 @@ from attnprobe.study_options import StudyOptions
 if TYPE_CHECKING:
     from attnprobe.rotating import Question
 
+_MEND = "delete its cell's line in cells/ and run the study again"
+
 SCHEMA = 1
 ABOUT = "study.json"
 
@@ -67,11 +69,9 @@ class CellStore:
         try:
             return dict(load_file(path))
         except FileNotFoundError:
-            raise RunFileError(f"{path} is missing, though its cell is finished; delete the line of {key} in cells/ "
-                               "and run the study again") from None  # fmt: skip
+            raise RunFileError(f"{path} is missing, though its cell is finished; {_MEND}") from None
         except (SafetensorError, OSError) as error:
-            raise RunFileError(f"{path} is damaged ({error}); delete it and the line of {key} in cells/, and run the "
-                               "study again") from error  # fmt: skip
+            raise RunFileError(f"{path} is damaged ({error}); {_MEND}") from error
 
 
 @dataclass(frozen=True)
@@ -185,13 +185,23 @@ class StudyFolder:
                 continue
             questions.append((number, question["id"]))
             orders[number] = own
-            cells.update({place: (self.store.get(key), records[key]["result"]) for place, key in wanted.items()})
+            for place, key in wanted.items():
+                arrays, facts = self.store.get(key), records[key]["result"]
+                if set(facts["arrays"]) - set(arrays):
+                    raise RunFileError(
+                        f"{self.store.arrays / key}.safetensors is damaged: it lacks "
+                        f"{', '.join(sorted(set(facts['arrays']) - set(arrays)))}; {_MEND}"
+                    )
+                cells[place] = arrays, facts
         if not questions:
             first, why = next(iter(missing.items()))
             raise InputError(f"{self.path}: no question is complete; the first, {first!r}: {why}")
-        return stacked(
-            about["model"], questions, orders, cells, about["variants"], self._own_answers(dict(questions)), missing
-        )
+        try:
+            return stacked(
+                about["model"], questions, orders, cells, about["variants"], self._own_answers(dict(questions)), missing
+            )
+        except ValueError as error:
+            raise RunFileError(f"{self.store.arrays}: arrays of two cells do not fit together ({error})") from error
 
     def _own_answers(self, ids: Mapping[int, str]) -> dict[str, tuple[str, ...]]:
         """What the model writes by itself, by question, in the order of the orders."""
@@ -211,6 +221,8 @@ def _about(path: Path) -> dict[str, Any]:
     file = path / ABOUT
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
+        if not all(name in content for name in ("model", "options", "variants", "questions")):
+            raise KeyError("its questions or options are missing")
         if content["schema"] > SCHEMA:
             raise InputError(f"{file} was written by a newer attnprobe; upgrade attnprobe")
     except FileNotFoundError:

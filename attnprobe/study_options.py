@@ -103,6 +103,11 @@ class StudyOptions:
             raise InputError(f"rows is {self.rows!r}; expected one of {', '.join(ROWS)}")
         for name, least in (("bases", 1), ("seed", 0), ("max_new_tokens", 1)):
             whole_number(name, getattr(self, name), least)
+        for name in ("length_matched", "beyond_window"):
+            if not isinstance(getattr(self, name), bool):
+                raise InputError(f"{name} is {getattr(self, name)!r}; give True or False")
+        if not isinstance(self.preamble, str):
+            raise InputError(f"preamble is {self.preamble!r}; give a sentence")
         if not self.preamble.strip():
             raise InputError("preamble is empty; give a sentence, or leave the variant preamble out")
 

@@ -121,7 +121,7 @@ def _panel_lines(study: Study, model: str | None) -> list[str]:
 
 
 def _decomposition_lines(study: Study, model: str | None) -> list[str]:
-    if study.options.design == "insertion":
+    if not study.can_decompose(model):
         return []
     parts = study.decompose(model=model)
     named = [("position", parts.position), ("content", parts.content), ("interaction", parts.interaction)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from itertools import pairwise
 from typing import Any
 
@@ -263,8 +264,9 @@ def test_what_cannot_be_measured_is_named(make_lm: Any, prompts: list[ap.Prompt]
         ap.measure(make_lm(), prompts[0], answer="47", extras=["value"])
     with pytest.raises(ap.CaptureError, match=r'Qwen3NextAttention \(layer 1\): extras "values".*gate'):
         ap.measure(make_lm("qwen3_next"), prompts[0], answer="47", extras=["values"])
-    with pytest.raises(ap.CaptureError, match='nor with the extra "question"'):
-        ap.measure(make_lm("gemma4"), prompts[0], max_new_tokens=3, extras=["question"])
+    if not os.environ.get("ATTNPROBE_FLOOR"):  # in the oldest transformers those layers run all rows
+        with pytest.raises(ap.CaptureError, match='nor with the extra "question"'):
+            ap.measure(make_lm("gemma4"), prompts[0], max_new_tokens=3, extras=["question"])
     run = ap.measure(make_lm(), ap.Prompt.from_text("No question here."), answer="47", extras=["question"])
     assert run.question_mass is None
     assert any("no question of its own" in warning for warning in run.warnings)

@@ -21,6 +21,7 @@ from attnprobe import grid, grid_folder, terminal
 from attnprobe.errors import CaptureError, InputError
 from attnprobe.grid import Cell, GridResult, read_cells, run_cells
 from attnprobe.grid_processes import deal, is_out_of_memory, own_device, this_process
+from attnprobe.grid_records import joined
 
 FAST = settings(deadline=None, derandomize=True, max_examples=100)
 
@@ -474,3 +475,12 @@ def test_progress_without_a_terminal_is_a_line_a_minute(
 def test_the_helper_program_runs_the_same_grid(tmp_path: Path) -> None:
     assert grid_jobs.run(tmp_path / "grid", 4).done == 4
     assert table(tmp_path / "grid") == expected(4)
+
+
+def test_results_that_rounding_tells_apart_are_the_same(tmp_path: Path) -> None:
+    first = {"key": "a", "status": "done", "result": {"x": [0.1, 2.0], "n": 3}}
+    close = {"key": "a", "status": "done", "result": {"x": [0.1 + 1e-7, 2.0], "n": 3}}
+    far = {"key": "a", "status": "done", "result": {"x": [0.11, 2.0], "n": 3}}
+    assert joined([(tmp_path / "1", first), (tmp_path / "2", close)]) == {"a": first}
+    with pytest.raises(InputError, match="another one in"):
+        joined([(tmp_path / "1", first), (tmp_path / "2", far)])

@@ -417,6 +417,26 @@ def test_layers_are_tested_together(study: tuple[Study, Path]) -> None:
         assert one["head_middle"] == pytest.approx(1, abs=1e-4)
 
 
+def test_two_documents_have_a_curve_and_no_middle(lm: ap.LanguageModel) -> None:
+    two = [prompt(number, documents=["north red one", f"blue {WORDS[number]}"]) for number in range(2)]
+    found = ap.rotate(lm, two, answers=["north"] * 2, variants=("null",))
+    assert found.curve().head_middle is None
+    assert found.to_dict()["decomposition"] is None
+    assert any("no middle" in line for line in study_lines(found))
+
+
+def test_an_array_that_is_gone_is_named(lm: ap.LanguageModel, tmp_path: Path) -> None:
+    from safetensors.numpy import load_file, save_file
+
+    ap.rotate(lm, prompts(1), answers=["north"], out=tmp_path, variants=())
+    file = next(tmp_path.glob("*/arrays/*.safetensors"))
+    arrays = load_file(file)
+    del arrays["asked/mass.raw"]
+    save_file(arrays, file)
+    with pytest.raises(ap.RunFileError, match=rf"{file.name}.*asked/mass.raw"):
+        Study.load(tmp_path)
+
+
 def test_several_models(lm: ap.LanguageModel, tmp_path: Path) -> None:
     from dataclasses import replace
 
@@ -453,6 +473,11 @@ def test_few_questions_give_no_intervals_and_say_so(lm: ap.LanguageModel) -> Non
         ({"answers": [""]}, "no answer to force"),
         ({"bases": 0}, "bases"),
         ({"seed": -1}, "seed"),
+        ({"answers": "north"}, "answers is one text"),
+        ({"answers": [" "]}, "no answer to force"),
+        ({"keep_runs": "2 GB"}, "keep_runs"),
+        ({"length_matched": "no"}, "length_matched"),
+        ({"preamble": None}, "preamble"),
         ({"rows": "all"}, "rows is 'all'"),
         ({"max_new_tokens": 0}, "max_new_tokens"),
     ],
