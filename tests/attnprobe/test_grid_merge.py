@@ -108,7 +108,7 @@ def test_what_cannot_be_merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         merge([a, tmp_path / "empty"], tmp_path / "out")
     with pytest.raises(InputError, match="nothing to merge"):
         merge([], tmp_path / "out")
-    with pytest.raises(InputError, match="a is inside .*a, which is to be merged"):
+    with pytest.raises(InputError, match=r"a is inside .*a, which is to be merged"):
         merge([a], a)
     assert merge([a], tmp_path / "empty").done == 4
 
