@@ -128,7 +128,7 @@ def check_rows(
     else:
         if start < 0 or start + n_rows > n_keys:
             raise ValueError(f"rows {start} to {start + n_rows} are outside the {n_keys} keys")
-        intervals = visible_intervals(range(start, start + n_rows), n_keys, pads=[0] * n_samples, window=window)
+        intervals = visible_intervals(np.arange(start, start + n_rows), n_keys, pads=[0] * n_samples, window=window)
     return RowArguments(
         q=q,
         k=k,

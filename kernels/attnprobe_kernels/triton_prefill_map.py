@@ -117,7 +117,8 @@ def prefill_map_kernel(
                 some_last = tl.where(some, tl.minimum(some_to, stop) - start, 0)
                 first = some_first // BE * BE
                 free_from = (tl.maximum(all_from, start) - start + BE - 1) // BE * BE
-                n_free = tl.maximum(tl.minimum(all_to, stop) - start - free_from, 0) // BN
+                # Where no row sees anything, both bounds are open: there is nothing to walk.
+                n_free = tl.where(some, tl.maximum(tl.minimum(all_to, stop) - start - free_from, 0) // BN, 0)
                 free_from = tl.where(n_free > 0, free_from, first)
                 n_leading = (free_from - first) // BE
                 free_to = free_from + n_free * BN

@@ -161,3 +161,16 @@ def compare_random(backend: str, data: st.DataObject, largest: int) -> None:
     for name in names:
         features |= table[name]
     compare_all(backend, q, k, segments, block=data.draw(st.sampled_from([1, 4, 32])), **features)
+
+
+def count_products(monkeypatch, call):
+    """How many tiles a call multiplies, in the interpreter."""
+    from triton.runtime.interpreter import InterpreterBuilder
+
+    original, products = InterpreterBuilder.create_dot, []
+    monkeypatch.setattr(
+        InterpreterBuilder, "create_dot", lambda self, *a, **k: products.append(1) or original(self, *a, **k)
+    )
+    call()
+    monkeypatch.undo()
+    return len(products)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from kernel_cases import cut_evenly, draw, feature_table, queries_and_keys
+from kernel_cases import count_products, cut_evenly, draw, feature_table, queries_and_keys
 
 from attnprobe_kernels import Segments, prefill_map
 from attnprobe_kernels.rows import check_rows
@@ -117,3 +117,17 @@ def test_the_same_call_gives_the_same_bits():
     q, k = queries_and_keys(n_rows=50, n_keys=50, dtype=torch.bfloat16)
     first = prefill_map(q, k, cut_evenly(50, 3), block=16, backend="triton")
     assert torch.equal(first, prefill_map(q, k, cut_evenly(50, 3), block=16, backend="triton"))
+
+
+def test_tiles_of_rows_that_see_nothing_are_skipped(monkeypatch):
+    q, k = torch.randn(1, 1, 256, 16), torch.randn(1, 1, 256, 16)
+    segments = cut_evenly(256, 4)
+
+    def products(visible):
+        return count_products(monkeypatch, lambda: prefill_map(q, k, segments, visible=visible, backend="triton"))
+
+    causal = torch.stack([torch.zeros(256), torch.arange(1, 257)], dim=-1).int()[None]
+    padded = causal.clone()
+    padded[:, :128] = 0
+    assert products(torch.zeros_like(causal)) == 0
+    assert products(padded) < products(causal)

@@ -7,7 +7,7 @@ import mmap
 import numpy as np
 import pytest
 import torch
-from kernel_cases import DEVICE, assert_lse_close, cut_evenly, draw, feature_table, queries_and_keys
+from kernel_cases import DEVICE, assert_lse_close, count_products, cut_evenly, draw, feature_table, queries_and_keys
 
 from attnprobe_kernels import Segments, span_lse
 
@@ -185,19 +185,6 @@ def test_no_rows_and_no_spans_with_keys():
     q, k = queries_and_keys(n_rows=1, n_keys=20)
     hidden = Segments.from_spans([[], []], 20, hidden=[(0, 20)])
     assert torch.isneginf(span_lse(q, k, hidden, visible=np.zeros((1, 1, 2), np.int32), backend="triton")).all()
-
-
-def count_products(monkeypatch, call):
-    """How many tiles a call multiplies, in the interpreter."""
-    from triton.runtime.interpreter import InterpreterBuilder
-
-    original, products = InterpreterBuilder.create_dot, []
-    monkeypatch.setattr(
-        InterpreterBuilder, "create_dot", lambda self, *a, **k: products.append(1) or original(self, *a, **k)
-    )
-    call()
-    monkeypatch.undo()
-    return len(products)
 
 
 def test_units_that_no_row_sees_are_skipped(monkeypatch):
