@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnprobe.errors import InputError
+from attnprobe.estimates import defined, json_number
 from attnprobe.norms import document_values
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class Curve:
         """Mean value of the middle documents; None when there is no middle or one of them is undefined."""
         if not self.middle:
             return None
-        return _defined(sum(float(self.values[position]) for position in self.middle) / len(self.middle))
+        return defined(sum(float(self.values[position]) for position in self.middle) / len(self.middle))
 
     @property
     def head_middle(self) -> float | None:
@@ -98,13 +99,13 @@ class Curve:
         value = float(self.values[end])
         if middle == 0:
             return math.inf if value > 0 else None
-        return _defined(value / middle)
+        return defined(value / middle)
 
     def _difference(self, end: int) -> float | None:
         middle = self.middle_mass
         if middle is None or self.norm != "advantage":
             return None
-        return _defined(float(self.values[end]) - middle)
+        return defined(float(self.values[end]) - middle)
 
     def fit(self, model: str = "symmetric") -> Fit:
         """Least-squares fit of a model to the curve's values over their sum.
@@ -139,7 +140,7 @@ class Curve:
             {
                 "position": position,
                 "document": name,
-                "value": _defined(self.values[position]),
+                "value": defined(self.values[position]),
                 "middle": position in self.middle,
             }
             for position, name in enumerate(self.documents)
@@ -150,24 +151,16 @@ class Curve:
         return {
             "norm": self.norm,
             "documents": list(self.documents),
-            "values": [_json_number(_defined(value)) for value in self.values],
+            "values": [json_number(defined(value)) for value in self.values],
             "middle": list(self.middle),
-            "middle_mass": _json_number(self.middle_mass),
-            "head_middle": _json_number(self.head_middle),
-            "tail_middle": _json_number(self.tail_middle),
-            "head_minus_middle": _json_number(self.head_minus_middle),
-            "tail_minus_middle": _json_number(self.tail_minus_middle),
+            "middle_mass": json_number(self.middle_mass),
+            "head_middle": json_number(self.head_middle),
+            "tail_middle": json_number(self.tail_middle),
+            "head_minus_middle": json_number(self.head_minus_middle),
+            "tail_minus_middle": json_number(self.tail_minus_middle),
             "layers": list(self.layers),
             "heads": [list(head) if isinstance(head, tuple) else head for head in self.heads],
         }
-
-
-def _defined(value: float) -> float | None:
-    return None if math.isnan(value) else float(value)
-
-
-def _json_number(value: float | None) -> float | str | None:
-    return value if value is None or math.isfinite(value) else str(value)
 
 
 def curve_of(

@@ -41,7 +41,7 @@ class Interval:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything in JSON's terms: ``"inf"`` or ``"-inf"`` where infinite."""
-        numbers = {name: _json_number(getattr(self, name)) for name in ("estimate", "low", "high")}
+        numbers = {name: json_number(getattr(self, name)) for name in ("estimate", "low", "high")}
         return {**numbers, "level": self.level, "n": self.n, "method": self.method, "reason": self.reason}
 
 
@@ -88,7 +88,7 @@ class Band:
         out: dict[str, Any] = {}
         for name in _PROFILES:
             values = getattr(self, name)
-            out[name] = None if values is None else [_json_number(defined(float(value))) for value in values]
+            out[name] = None if values is None else [json_number(defined(float(value))) for value in values]
         return {**out, "critical": self.critical, "level": self.level, "n": self.n, "reason": self.reason}
 
 
@@ -97,5 +97,6 @@ def defined(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
-def _json_number(value: float | None) -> float | str | None:
+def json_number(value: float | None) -> float | str | None:
+    """A number as JSON takes it: None stays, infinities become ``"inf"`` and ``"-inf"``."""
     return value if value is None or math.isfinite(value) else str(value)

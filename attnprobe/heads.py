@@ -11,7 +11,7 @@ import numpy as np
 from attnprobe.errors import InputError
 from attnprobe.heads_needle import needle_tokens, recalls
 from attnprobe.heads_options import SCORES, Needle
-from attnprobe.norms import head_values
+from attnprobe.norms import head_values, mean_of_defined
 
 if TYPE_CHECKING:
     from attnprobe.run import Run
@@ -110,7 +110,7 @@ class HeadScores:
 
     def mean(self, score: str) -> np.ndarray:
         """Mean over questions, float64 [layer, head]; NaN where no question has a value."""
-        return _mean(self.values(score))
+        return mean_of_defined(self.values(score), axis=0)
 
 
 def head_scores(
@@ -217,7 +217,10 @@ def by_question(scores: Sequence[RunScores], questions: Sequence[str]) -> HeadSc
     for name in SCORES:
         kept = [[one for one in group if one.recalled or name != "retrieval"] for group in groups]
         arrays[name] = np.stack(
-            [_mean(np.stack([getattr(one, name) for one in group])) if group else nothing for group in kept]
+            [
+                mean_of_defined(np.stack([getattr(one, name) for one in group]), axis=0) if group else nothing
+                for group in kept
+            ]
         )
     return HeadScores(
         **arrays,
@@ -241,11 +244,3 @@ def _distances(mass: np.ndarray, edges: np.ndarray) -> tuple[np.ndarray, np.ndar
     with np.errstate(divide="ignore", invalid="ignore"):
         middle = above[..., 0] - 1 + (0.5 - lower) / (upper - lower)
     return near, np.where(np.isnan(upper), np.nan, np.where(above[..., 0] == 0, 0.0, middle))
-
-
-def _mean(values: np.ndarray) -> np.ndarray:
-    """Mean over the first axis without NaN; NaN where nothing is left."""
-    defined = ~np.isnan(values)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        result: np.ndarray = np.where(defined, values, 0.0).sum(axis=0) / defined.sum(axis=0)
-    return result

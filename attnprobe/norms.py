@@ -74,7 +74,7 @@ def document_values(
     if norm in ("mass", "share"):
         mass = np.where(np.isnan(values).all(axis=0), np.nan, np.nan_to_num(values, nan=0.0).mean(axis=0))
         return mass if norm == "mass" else _divide(mass, np.nansum(mass))
-    mean = _mean(values, axis=0)
+    mean = mean_of_defined(values, axis=0)
     return np.exp(mean) if norm == "log_share" else mean
 
 
@@ -121,7 +121,9 @@ def head_values(
                 f'norm "{norm}" is computed row by row, but this run kept no rows; measure with keep_rows=True'
             )
         per_row = _density if norm == "density" else _advantage
-        return _by_layer(run, lambda layer: _mean(per_row(*_rows_of(run, layer, trimmed, rows, with_sinks)), axis=1))
+        return _by_layer(
+            run, lambda layer: mean_of_defined(per_row(*_rows_of(run, layer, trimmed, rows, with_sinks)), axis=1)
+        )
     if trimmed or rows is not None:
         mass = _by_layer(run, lambda layer: _mean_mass(*_rows_of(run, layer, trimmed, rows, with_sinks)))
     else:
@@ -160,7 +162,7 @@ def top_token_fraction(run: Run, *, with_sinks: bool = True) -> np.ndarray:
     members = _members(run, with_sinks)
 
     def fraction(layer: int) -> np.ndarray:
-        return _mean(_divide(_top_mass(run, layer, None, members), _mass(run, layer, None, members)), axis=1)
+        return mean_of_defined(_divide(_top_mass(run, layer, None, members), _mass(run, layer, None, members)), axis=1)
 
     return _by_layer(run, fraction)
 
@@ -347,7 +349,7 @@ def _divide(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
     return quotient
 
 
-def _mean(values: np.ndarray, axis: int) -> np.ndarray:
+def mean_of_defined(values: np.ndarray, axis: int) -> np.ndarray:
     """Mean over an axis, NaN left out; NaN where nothing is left, and where inf meets -inf."""
     counted = ~np.isnan(values)
     with np.errstate(invalid="ignore"):

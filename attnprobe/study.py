@@ -21,7 +21,7 @@ from attnprobe.multiplicity import sign_flip_max_t
 from attnprobe.norms import effective_documents
 from attnprobe.ranks import RankCorrelation, rank_correlation
 from attnprobe.study_cells import ASKED, KINDS
-from attnprobe.study_curve import StudyCurve, claim, study_curve
+from attnprobe.study_curve import StudyCurve, claim, question_profiles, study_curve
 from attnprobe.study_data import StudyData
 from attnprobe.study_folder import StudyFolder
 from attnprobe.study_options import StudyOptions
@@ -147,16 +147,9 @@ class Study:
         model
             Which model.
         """
-        data = self.of(model)
-        values = data.log_values(norm, view=view, variant=variant, layers=layers, heads=heads)
-        if self.options.design == "insertion":
-            values = _at_gold(values, data)
-        if calibrated:
-            values = values - data.log_values(norm, view=view, variant="null", layers=layers, heads=heads)
-        if variant == "dummy":
-            values = _at_dummy(values, data)
+        chosen: dict[str, Any] = {"view": view, "layers": layers, "heads": heads}
         return study_curve(
-            values,
+            self._order_values(norm, variant, calibrated, model, **chosen),
             norm=norm,
             view=view,
             variant=f"{variant}, calibrated" if calibrated else variant,
@@ -164,6 +157,34 @@ class Study:
             middle=middle,
             seed=self.options.seed,
             is_whole=self.options.design != "insertion" and variant != "dummy",
+        )
+
+    def _order_values(self, norm: str, variant: str, calibrated: bool, model: str | None, **chosen: Any) -> np.ndarray:
+        """What a curve averages, float64 [question, order, position], nats; NaN where it takes no part."""
+        data = self.of(model)
+        values = data.log_values(norm, variant=variant, **chosen)
+        if self.options.design == "insertion":
+            values = _at_gold(values, data)
+        if calibrated:
+            values = values - data.log_values(norm, variant="null", **chosen)
+        return _at_dummy(values, data) if variant == "dummy" else values
+
+    def layer_profiles(
+        self,
+        norm: str = "log_share",
+        *,
+        view: str = "raw",
+        variant: str = ASKED,
+        calibrated: bool = False,
+        model: str | None = None,
+    ) -> np.ndarray:
+        """Profiles of every layer's own curve, float64 [layer, question, position], nats; arguments as in curve."""
+        layers = self.of(model).layers
+        return np.stack(
+            [
+                question_profiles(self._order_values(norm, variant, calibrated, model, view=view, layers=layer))
+                for layer in layers
+            ]
         )
 
     def interval(
@@ -298,12 +319,12 @@ class Study:
         -------
         list of dict
             By layer: ``layer``, ``head_middle``, ``tail_middle`` (geometric means over questions), ``head_p``,
-            ``tail_p``.
+            ``tail_p``. Other arguments as in :meth:`layer_profiles`.
         """
         data = self.of(model)
-        curves = [self.curve(norm, layers=layer, model=model, **selection) for layer in data.layers]
-        ratios = np.stack([end_log_ratios(curve.profiles) for curve in curves])  # [layer, end, question]
-        flat = ratios.reshape(2 * len(curves), -1).T
+        profiles = self.layer_profiles(norm, model=model, **selection)
+        ratios = np.stack([end_log_ratios(one) for one in profiles])  # [layer, end, question]
+        flat = ratios.reshape(2 * len(data.layers), -1).T
         tested = np.isfinite(flat).all(axis=0)
         p = np.full(flat.shape[1], np.nan)
         if len(flat) >= MIN_FLATNESS and tested.any():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -11,10 +10,11 @@ import numpy as np
 
 from attnprobe.curve import middle_positions
 from attnprobe.errors import InputError
-from attnprobe.estimates import Band, Interval
+from attnprobe.estimates import Band, Interval, defined, json_number
 from attnprobe.fit import StudyFit, fit_profiles
 from attnprobe.flatness import Flatness, flatness_test, verdict
 from attnprobe.intervals import end_log_ratios, mean_interval, ratio_interval, simultaneous_band
+from attnprobe.norms import mean_of_defined
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +77,7 @@ class StudyCurve:
             "view": self.view,
             "variant": self.variant,
             "n_questions": len(self.profiles),
-            "values": [_json(value) for value in self.values],
+            "values": [json_number(defined(float(value))) for value in self.values],
             "band": self.band.to_dict(),
             "middle": list(self.middle),
             "head_middle": None if self.head_middle is None else self.head_middle.to_dict(),
@@ -85,6 +85,11 @@ class StudyCurve:
             "flatness": asdict(self.flatness),
             "verdict": self.verdict,
         }
+
+
+def question_profiles(log_values: np.ndarray) -> np.ndarray:
+    """Each question's mean over its orders, float64 [question, position]; undefined orders are left out."""
+    return mean_of_defined(log_values, axis=1)
 
 
 def study_curve(
@@ -99,9 +104,7 @@ def study_curve(
     is_whole: bool = True,
 ) -> StudyCurve:
     """Make the curve of log values ``[question, order, position]``; NaN orders are left out of a question's mean."""
-    defined = ~np.isnan(log_values)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        profiles = np.where(defined, log_values, 0.0).sum(axis=1) / defined.sum(axis=1)
+    profiles = question_profiles(log_values)
     is_log = norm != "advantage"
     positions = middle_positions(profiles.shape[1], middle)
     ends = end_log_ratios(profiles, middle) if is_log else _differences(profiles, positions)
@@ -130,12 +133,6 @@ def _differences(profiles: np.ndarray, middle: tuple[int, ...]) -> tuple[np.ndar
     """First and last position less the middle's mean, nats; the values are logs themselves."""
     centre = profiles[:, list(middle)].mean(axis=1) if middle else np.full(len(profiles), np.nan)
     return profiles[:, 0] - centre, profiles[:, -1] - centre
-
-
-def _json(value: float) -> float | str | None:
-    if math.isnan(value):
-        return None
-    return float(value) if math.isfinite(value) else str(value)
 
 
 def claim(curves: Mapping[str, StudyCurve]) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from attnprobe.curve import Heads, Layers, choose_heads
 from attnprobe.designs import Order
 from attnprobe.errors import InputError
-from attnprobe.norms import NORMS
+from attnprobe.norms import NORMS, mean_of_defined
 from attnprobe.study_cells import ASKED, VIEWS
 
 
@@ -136,26 +136,16 @@ class StudyData:
         with np.errstate(divide="ignore", invalid="ignore"):
             if norm == "log_share":
                 shares = values / np.nansum(values, axis=-1, keepdims=True)
-                return _mean(np.log(shares), axis=2)
+                return mean_of_defined(np.log(shares), axis=2)
             if norm == "advantage":
-                return _mean(values, axis=2)
+                return mean_of_defined(values, axis=2)
             if norm == "density":
-                return np.log(_mean(values, axis=2))
+                return np.log(mean_of_defined(values, axis=2))
             # Where a layer's window ends before a document, the document gets nothing of that layer.
             pooled = np.where(np.isnan(values).all(axis=2), np.nan, np.nan_to_num(values, nan=0.0).mean(axis=2))
             if norm == "share":
                 pooled = pooled / np.nansum(pooled, axis=-1, keepdims=True)
             return np.log(pooled)
-
-
-def _mean(values: np.ndarray, axis: int) -> np.ndarray:
-    """Mean without NaN; NaN where there is nothing else."""
-    defined = ~np.isnan(values)
-    count = defined.sum(axis=axis)
-    total = np.where(defined, values, 0.0).sum(axis=axis)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        result: np.ndarray = np.where(count > 0, total / count, np.nan)
-    return result
 
 
 def stacked(

@@ -11,6 +11,7 @@ import numpy as np
 from attnprobe.estimates import Interval
 from attnprobe.figure import BLUE, GREY, ORANGE, new_figure, save_figure
 from attnprobe.study import HEADLINE_NORMS, Study
+from attnprobe.study_cells import KINDS
 
 _NORM_NAMES = {"share": "pooled over heads and layers", "log_share": "per head, geometric mean"}
 # The first ones matter most: where labels would touch, the later ones go.
@@ -36,12 +37,14 @@ def save_study_figures(study: Study, folder: Path, model: str | None = None) -> 
     return paths
 
 
-def _note(study: Study, model: str | None, text: str) -> str:
+def _note(figure: Any, study: Study, model: str | None, text: str) -> None:
+    """Say below a picture what it was made from."""
     data, options = study.of(model), study.options
-    return (
+    made_from = (
         f"{data.model}; {len(data.questions)} questions x {len(data.orders[0])} orders ({options.design}), "
         f"{data.n_documents} documents. {text}"
     )
+    figure.supxlabel(made_from, fontsize=8, color="#444444", x=0.01, ha="left")
 
 
 def _curve(study: Study, model: str | None, figure: Any) -> bool:
@@ -62,13 +65,7 @@ def _curve(study: Study, model: str | None, figure: Any) -> bool:
     axes.set_ylabel("share of the documents' attention (%)")
     axes.set_title(f"Attention by position: {study.claim(model)}", loc="left", fontsize=11, fontweight="bold")
     axes.legend(frameon=False, fontsize=9)
-    figure.supxlabel(
-        _note(study, model, "Bands: 95 %, all positions at once, over questions."),
-        fontsize=8,
-        color="#444444",
-        x=0.01,
-        ha="left",
-    )
+    _note(figure, study, model, "Bands: 95 %, all positions at once, over questions.")
     return True
 
 
@@ -96,13 +93,7 @@ def _artefacts(study: Study, model: str | None, figure: Any) -> bool:
     left.set_yticks(rows, [entry.name for entry in panel])
     figure.legend(*left.get_legend_handles_labels(), frameon=False, fontsize=9, loc="upper right", ncols=2)
     figure.suptitle("What is left of the U", x=0.01, ha="left", fontsize=11, fontweight="bold")
-    figure.supxlabel(
-        _note(study, model, "95 % t intervals over questions; dashed: no effect."),
-        fontsize=8,
-        color="#444444",
-        x=0.01,
-        ha="left",
-    )
+    _note(figure, study, model, "95 % t intervals over questions; dashed: no effect.")
     return True
 
 
@@ -127,7 +118,11 @@ def _whisker(axes: Any, interval: Interval | None, y: float, norm: str, named: b
 
 def _layers(study: Study, model: str | None, figure: Any) -> bool:
     data = study.of(model)
-    curves = np.stack([study.curve("log_share", layers=layer, model=model).as_shares()[0] for layer in data.layers])
+    profiles = study.layer_profiles(model=model)
+    # As a curve's values: of the questions that have all positions, and scaled to a whole unless one document moved.
+    curves = np.stack([np.exp(one[~np.isnan(one).any(axis=1)].mean(axis=0)) for one in profiles])
+    if study.options.design != "insertion":
+        curves = curves / curves.sum(axis=1, keepdims=True)
     relative = np.log2(curves * data.n_documents)
     limit = max(1.0, float(np.nanpercentile(np.abs(relative), 98)))
     (main, side) = figure.subplots(1, 2, sharey=True, width_ratios=(4, 1))
@@ -140,13 +135,17 @@ def _layers(study: Study, model: str | None, figure: Any) -> bool:
     bar = figure.colorbar(image, ax=main, location="left", shrink=0.9, pad=0.02)
     bar.set_label("share against even, doublings (0 = even)")
     budget = data.array("asked", "budget").mean(axis=(0, 1))
-    kinds = {"sink": 0, "secondary": -1}
     main.grid(visible=False)
     side.plot(
-        100 * budget[:, kinds["sink"]], range(len(data.layers)), "o-", markersize=3, color=GREY, label="first token"
+        100 * budget[:, KINDS.index("sink")],
+        range(len(data.layers)),
+        "o-",
+        markersize=3,
+        color=GREY,
+        label="first token",
     )
     side.plot(
-        100 * budget[:, kinds["secondary"]],
+        100 * budget[:, KINDS.index("secondary_sink")],
         range(len(data.layers)),
         "s-",
         markersize=3,
@@ -157,9 +156,7 @@ def _layers(study: Study, model: str | None, figure: Any) -> bool:
     side.set_xlim(0, 100)
     side.legend(frameon=False, fontsize=7)
     figure.suptitle("Attention by position and layer", x=0.01, ha="left", fontsize=11, fontweight="bold")
-    figure.supxlabel(
-        _note(study, model, "Per-head log share, mean over heads."), fontsize=8, color="#444444", x=0.01, ha="left"
-    )
+    _note(figure, study, model, "Per-head log share, mean over heads.")
     return True
 
 
@@ -177,11 +174,5 @@ def _answer(study: Study, model: str | None, figure: Any) -> bool:
     axes.set_xlabel("position of the document that holds the answer (0 = first)")
     axes.set_ylabel("log-probability of the answer,\nagainst the question's mean (nats)")
     axes.set_title("Does the answer suffer?", loc="left", fontsize=11, fontweight="bold")
-    figure.supxlabel(
-        _note(study, model, "Band: 95 %, simultaneous, unit = question."),
-        fontsize=8,
-        color="#444444",
-        x=0.01,
-        ha="left",
-    )
+    _note(figure, study, model, "Band: 95 %, simultaneous, unit = question.")
     return True

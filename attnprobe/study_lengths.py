@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from attnprobe.document import Document
 from attnprobe.neutral import matched_text, neutral_words
 from attnprobe.prompt import Prompt
-from attnprobe.study_options import changed
 
 
 def length_matched(prompt: Prompt, tokenizer: Any, seed: int = 0) -> Prompt:
@@ -41,15 +41,15 @@ def length_matched(prompt: Prompt, tokenizer: Any, seed: int = 0) -> Prompt:
         missing = (longest - length, longest - length)
         filler = matched_text(neutral_words(seed * 1000 + number), count, missing, tokenizer)
         documents.append(_longer(document, filler.text))
-    return changed(prompt, documents=documents)
+    return replace(prompt, documents=tuple(documents))
 
 
 def _longer(document: Document, text: str) -> Document:
     joined = f"{document.text} {text}" if document.text else text
-    return Document(joined, document.id, document.source, document.score, document.timestamp)
+    return replace(document, text=joined)
 
 
 def _tokens(prompt: Prompt, document: Document, tokenizer: Any) -> int:
     """Tokens of a document in its place; alone in the prompt, as its neighbours do not matter."""
-    encoded = changed(prompt, documents=[document]).encode(tokenizer)
+    encoded = replace(prompt, documents=(document,)).encode(tokenizer)
     return next(span.n_tokens for span in encoded.spans if span.kind == "document")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from difflib import get_close_matches
 from typing import Any, get_args
 
@@ -134,10 +134,10 @@ DUMMY = Document("This page holds no text.")
 def ordered_prompt(prompt: Prompt, permutation: Sequence[int]) -> Prompt:
     """The prompt with ``documents[permutation[position]]`` at each position; names stay with their documents."""
     named = [
-        document if document.id is not None else _named(document, str(number))
+        document if document.id is not None else replace(document, id=str(number))
         for number, document in enumerate(prompt.documents)
     ]
-    return changed(prompt, documents=[named[number] for number in permutation])
+    return replace(prompt, documents=tuple(named[number] for number in permutation))
 
 
 def variant_prompt(prompt: Prompt, variant: str, options: StudyOptions, position: int = 0) -> Prompt:
@@ -146,23 +146,13 @@ def variant_prompt(prompt: Prompt, variant: str, options: StudyOptions, position
     The ``null`` variant differs in its question alone.
     """
     if variant == "null":
-        return changed(prompt, question=NOTHING)
+        return replace(prompt, question=NOTHING)
     if variant == "preamble":
         text = options.preamble if prompt.instruction is None else f"{prompt.instruction}\n\n{options.preamble}"
-        return changed(prompt, instruction=text)
+        return replace(prompt, instruction=text)
     if variant == "dummy":
         documents = list(prompt.documents)
         documents[position] = Document(DUMMY.text, id=documents[position].id, source=documents[position].source)
-        return changed(prompt, documents=documents)
+        return replace(prompt, documents=tuple(documents))
     name, value = variant.split("=")
-    return changed(prompt, **{name: value})
-
-
-def changed(prompt: Prompt, **changes: Any) -> Prompt:
-    """A copy of a prompt of documents with some of its parts replaced."""
-    parts = ("documents", "question", "system", "layout", "markers", "template", "answer", "id", "instruction")
-    return Prompt(**{name: changes.get(name, getattr(prompt, name)) for name in parts})
-
-
-def _named(document: Document, name: str) -> Document:
-    return Document(document.text, name, document.source, document.score, document.timestamp)
+    return replace(prompt, **{name: value})  # type: ignore[arg-type]

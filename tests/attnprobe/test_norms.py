@@ -216,6 +216,8 @@ def test_effective_documents_lie_between_one_and_all(values: list[float]) -> Non
     found = effective_documents(np.array(values))
     if any(values):
         assert 1 - 1e-9 <= found <= len(values) + 1e-9
+    else:
+        assert math.isnan(found)
 
 
 def test_budgets_of_rows_add_up_to_the_budget() -> None:
