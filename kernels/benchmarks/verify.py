@@ -115,13 +115,17 @@ def _failed(reason: str) -> Verdict:
 
 
 def judge(found: Tensor, wanted: Tensor, *, relative: float | None, absolute: float | None) -> Verdict:
-    """Compare masses with the reference; a bound of None is not asked for. NaN never passes."""
+    """Compare masses with the reference; a bound of None is not asked for. NaN never passes.
+
+    With a relative bound, masses too faint for one are held to ``ABSOLUTE``: where there is none, none may be found.
+    """
     if found.shape != wanted.shape:
         return _failed(f"shape {tuple(found.shape)} instead of {tuple(wanted.shape)}")
     gap = (found.double() - wanted).abs()
     big = wanted >= FROM_MASS
     worst = float(gap.max())
     worst_relative = float((gap[big] / wanted[big]).max()) if bool(big.any()) else 0.0
+    worst_faint = float(gap[~big].max()) if not bool(big.all()) else 0.0
     reasons = []
     if not np.isfinite(worst):
         reasons.append("not finite")
@@ -129,6 +133,8 @@ def judge(found: Tensor, wanted: Tensor, *, relative: float | None, absolute: fl
         reasons.append(f"a mass is off by {worst:.1e}; {absolute:.0e} is allowed")
     if relative is not None and not worst_relative <= relative:
         reasons.append(f"a mass is off by {worst_relative:.1e} of itself; {relative:.0e} is allowed")
+    if relative is not None and not worst_faint <= ABSOLUTE:
+        reasons.append(f"a mass of next to nothing is off by {worst_faint:.1e}; {ABSOLUTE:.0e} is allowed")
     return Verdict(not reasons, worst, worst_relative, "; ".join(reasons))
 
 

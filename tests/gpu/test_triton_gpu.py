@@ -56,6 +56,7 @@ def assert_masses(found: torch.Tensor, wanted: torch.Tensor, dtype: torch.dtype)
         return
     big = wanted >= FROM_MASS
     assert float((gap[big] / wanted[big]).max()) <= 1e-4
+    assert bool((gap[~big] <= 1e-5).all())
 
 
 def assert_logs(found: torch.Tensor, wanted: torch.Tensor, dtype: torch.dtype) -> None:

@@ -179,6 +179,8 @@ def test_bounds_are_kept() -> None:
     assert not judge(wanted * (1 + 2e-4), wanted, relative=1e-4, absolute=None).ok
     assert judge(wanted + torch.tensor([0, 0, 1e-8]), wanted, relative=1e-4, absolute=None).ok
     assert not judge(wanted + 2e-5, wanted, relative=None, absolute=1e-5).ok
+    # mass where there is none, such as in columns that no row sees
+    assert not judge(wanted + torch.tensor([0, 0, 2e-5]), wanted, relative=1e-4, absolute=None).ok
 
 
 def test_what_is_wrong_gets_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
