@@ -9,25 +9,10 @@ import torch
 from torch import Tensor
 
 from attnprobe_kernels.backends import choose
-from attnprobe_kernels.rows import RowArguments, check_owners, check_rows, per_sample
+from attnprobe_kernels.rows import check_devices, check_rows, check_segments
 from attnprobe_kernels.segments import Segments
 from attnprobe_kernels.shapes import Float, Shaped
 from attnprobe_kernels.spans import SpanTop
-
-
-def _check_sinks(sinks: Tensor | None, q: Tensor) -> None:
-    if sinks is not None and (tuple(sinks.shape) != (q.shape[1],) or sinks.device != q.device):
-        raise ValueError(
-            f"sinks must be [Hq] = ({q.shape[1]},) on {q.device}, got {tuple(sinks.shape)} on {sinks.device}"
-        )
-
-
-def _append_sinks(per_span: Tensor, sinks: Tensor | None) -> Tensor:
-    """``[B, Hq, A, S]`` and, with sinks, one more column that holds the sink's logit."""
-    if sinks is None:
-        return per_span
-    column = sinks.to(per_span.device, per_span.dtype)[None, :, None, None].expand(*per_span.shape[:3], 1)
-    return torch.cat([per_span, column], dim=-1)
 
 
 @torch.no_grad()
@@ -107,14 +92,12 @@ def span_lse(
         alibi_slopes=alibi_slopes,
         visible=visible,
         mask=mask,
+        sinks=sinks,
         allow_tf32=allow_tf32,
     )
-    tables = per_sample(segments, q.shape[0], k.shape[2])
-    check_owners(args, tables)
-    _check_sinks(sinks, q)
+    tables = check_segments(args, segments)
     with torch.autocast(q.device.type, enabled=False):
-        lse = choose(backend, args).span_lse(args, tables)
-    return _append_sinks(lse, sinks)
+        return choose(backend, args).span_lse(args, tables, sinks)
 
 
 @torch.no_grad()
@@ -164,21 +147,12 @@ def span_top(
         alibi_slopes=alibi_slopes,
         visible=visible,
         mask=mask,
+        sinks=sinks,
         allow_tf32=allow_tf32,
     )
-    tables = per_sample(segments, q.shape[0], k.shape[2])
-    check_owners(args, tables)
-    _check_sinks(sinks, q)
+    tables = check_segments(args, segments)
     with torch.autocast(q.device.type, enabled=False):
-        found = choose(backend, args).span_top(args, tables)
-    if sinks is None:
-        return found
-    no_key = found.top_key.new_full((*found.top_key.shape[:3], 1), -1)
-    return SpanTop(
-        _append_sinks(found.lse, sinks),
-        _append_sinks(found.top_logit, sinks),
-        torch.cat([found.top_key, no_key], dim=-1),
-    )
+        return choose(backend, args).span_top(args, tables, sinks)
 
 
 @torch.no_grad()
@@ -227,7 +201,7 @@ def column_mass(
     ValueError
         Shapes that do not fit, no rows, an unknown backend, a backend that cannot take these arguments.
     """
-    args: RowArguments = check_rows(
+    args = check_rows(
         q,
         k,
         scale=scale,
@@ -238,16 +212,14 @@ def column_mass(
         alibi_slopes=alibi_slopes,
         visible=visible,
         mask=mask,
+        sinks=sinks,
         allow_tf32=allow_tf32,
     )
-    if lse_total.shape != q.shape[:3] or lse_total.device != q.device:
-        raise ValueError(
-            f"lse_total must be [B, Hq, A] = {tuple(q.shape[:3])} on {q.device}, got {tuple(lse_total.shape)} on "
-            f"{lse_total.device}"
-        )
+    check_devices(q, lse_total=lse_total)
+    if lse_total.shape != q.shape[:3]:
+        raise ValueError(f"lse_total must be [B, Hq, A] = {tuple(q.shape[:3])}, got {tuple(lse_total.shape)}")
     if not q.shape[2]:
         raise ValueError("q holds no rows, and column_mass is a mean over rows")
-    _check_sinks(sinks, q)
     if sinks is not None:
         lse_total = torch.logaddexp(lse_total, sinks.to(lse_total)[None, :, None])
     with torch.autocast(q.device.type, enabled=False):
@@ -306,14 +278,10 @@ def prefill_map(
         alibi_slopes=alibi_slopes,
         visible=visible,
         mask=mask,
+        sinks=sinks,
         allow_tf32=allow_tf32,
     )
-    tables = per_sample(segments, q.shape[0], k.shape[2])
-    check_owners(args, tables)
-    _check_sinks(sinks, q)
-    chosen = choose(backend, args)
-    if not q.shape[2]:
-        n_columns = max(table.n_spans for table in tables) + (sinks is not None)
-        return q.new_empty((*q.shape[:2], 0, n_columns), dtype=torch.float32)
+    tables = check_segments(args, segments)
+    block = min(block, max(q.shape[2], 1))  # a number that kernels can hold
     with torch.autocast(q.device.type, enabled=False):
-        return chosen.prefill_map(args, tables, min(block, q.shape[2]), sinks)
+        return choose(backend, args).prefill_map(args, tables, block, sinks)

@@ -19,17 +19,20 @@ BackendName = Literal["auto", "triton", "chunked", "naive"]
 BACKENDS: tuple[str, ...] = get_args(BackendName)
 TRITON_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
-MAX_SOFTCAP = 500.0
+MAX_SOFTCAP = 100.0
+"""Up to here the kernels' tanh leaves float32 masses within 1e-5."""
+MIN_CAPABILITY = (8, 0)
+"""Of NVIDIA devices, for Triton."""
 
 
 class Backend(Protocol):
     """What a backend's module offers."""
 
-    def span_lse(self, args: RowArguments, segments: list[Segments], /) -> Tensor:
-        """Log-sum-exp of spans ``[B, Hq, A, S]``."""
+    def span_lse(self, args: RowArguments, segments: list[Segments], sinks: Tensor | None, /) -> Tensor:
+        """Log-sum-exp of spans ``[B, Hq, A, S]``, then the sink's logit."""
 
-    def span_top(self, args: RowArguments, segments: list[Segments], /) -> SpanTop:
-        """Log-sum-exp, largest logit and its column, of spans, each ``[B, Hq, A, S]``."""
+    def span_top(self, args: RowArguments, segments: list[Segments], sinks: Tensor | None, /) -> SpanTop:
+        """Log-sum-exp, largest logit and its column, of spans, each ``[B, Hq, A, S]``; then the sink's."""
 
     def column_mass(self, args: RowArguments, lse_total: Tensor, /) -> Tensor:
         """Mean mass of keys ``[B, Hq, N]``."""
@@ -75,4 +78,9 @@ def triton_refusal(args: RowArguments) -> str | None:
         return "needs the package triton, which is not installed"
     if not args.q.is_cuda and os.environ.get("TRITON_INTERPRET", "0") in ("", "0"):
         return f"needs a CUDA or ROCm device, the tensors are on {args.q.device}"
+    if args.q.is_cuda and torch.version.hip is None:
+        capability = torch.cuda.get_device_capability(args.q.device)
+        if capability < MIN_CAPABILITY:
+            needed, given = (".".join(map(str, numbers)) for numbers in (MIN_CAPABILITY, capability))
+            return f"needs compute capability {needed} or newer, {args.q.device} has {given}"
     return None

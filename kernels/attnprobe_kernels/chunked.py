@@ -14,7 +14,7 @@ from torch import Tensor
 
 from attnprobe_kernels.rows import RowArguments, unseen
 from attnprobe_kernels.segments import HIDDEN, Segments
-from attnprobe_kernels.spans import SpanTop, settle
+from attnprobe_kernels.spans import SpanTop, settle, top_with_sinks, with_sinks
 
 BLOCK_BYTES = 8 * 2**20
 """Bound on one block of float32 logits: small enough to stay in a CPU's cache between the product and its reduction."""
@@ -110,7 +110,7 @@ def _empty_spans(args: RowArguments, segments: list[Segments]) -> Tensor:
     return args.q.new_full((n_spans, n_samples, n_q_heads, n_rows), float("-inf"), dtype=torch.float32)
 
 
-def span_lse(args: RowArguments, segments: list[Segments]) -> Tensor:
+def span_lse(args: RowArguments, segments: list[Segments], sinks: Tensor | None) -> Tensor:
     """Log-sum-exp of each span's logits, float32 ``[B, Hq, A, S]``; ``-inf`` where a row sees none of a span."""
     out = _empty_spans(args, segments)
     for sample, table in enumerate(segments):
@@ -119,10 +119,10 @@ def span_lse(args: RowArguments, segments: list[Segments]) -> Tensor:
             sums.add(owner, z)
         for owner, lse in sums.totals():
             out[owner, sample] = lse.reshape(out.shape[2:])
-    return out.permute(1, 2, 3, 0)
+    return with_sinks(out.permute(1, 2, 3, 0), sinks)
 
 
-def span_top(args: RowArguments, segments: list[Segments]) -> SpanTop:
+def span_top(args: RowArguments, segments: list[Segments], sinks: Tensor | None) -> SpanTop:
     """Log-sum-exp, largest logit and its lowest column of each span, each ``[B, Hq, A, S]``."""
     out, top = _empty_spans(args, segments), _empty_spans(args, segments)
     key = torch.full_like(top, -1, dtype=torch.int32)
@@ -137,7 +137,7 @@ def span_top(args: RowArguments, segments: list[Segments]) -> SpanTop:
             key[owner, sample] = torch.where(better, first + place, key[owner, sample]).int()
         for owner, lse in sums.totals():
             out[owner, sample] = lse.reshape(out.shape[2:])
-    return settle(*(x.permute(1, 2, 3, 0) for x in (out, top, key)))
+    return top_with_sinks(settle(*(x.permute(1, 2, 3, 0) for x in (out, top, key))), sinks)
 
 
 def column_mass(args: RowArguments, lse_total: Tensor) -> Tensor:
@@ -162,10 +162,7 @@ def prefill_map(args: RowArguments, segments: list[Segments], block: int, sinks:
     for index in range(out.shape[2]):
         stop = min((index + 1) * block, n_rows)
         for start in range(index * block, stop, MAX_ROWS):
-            lse = span_lse(args.rows(start, min(start + MAX_ROWS, stop)), segments)
-            if sinks is not None:
-                column = sinks.to(lse.device, lse.dtype)[None, :, None, None].expand(*lse.shape[:3], 1)
-                lse = torch.cat([lse, column], dim=-1)
+            lse = span_lse(args.rows(start, min(start + MAX_ROWS, stop)), segments, sinks)
             nothing = (lse == float("-inf")).all(dim=-1, keepdim=True)  # such a row has no mass
             out[:, :, index] += torch.softmax(lse, dim=-1).masked_fill(nothing, 0.0).sum(dim=2)
         out[:, :, index] /= stop - index * block

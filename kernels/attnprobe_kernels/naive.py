@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attnprobe_kernels.rows import RowArguments, unseen
 from attnprobe_kernels.segments import HIDDEN, Segments
-from attnprobe_kernels.spans import SpanTop, settle
+from attnprobe_kernels.spans import SpanTop, settle, top_with_sinks, with_sinks
 
 
 def logits(args: RowArguments) -> Tensor:
@@ -42,7 +42,7 @@ def _owners(table: Segments, device: torch.device) -> Tensor:
     return owners.repeat_interleave(stops - starts)
 
 
-def span_lse(args: RowArguments, segments: list[Segments]) -> Tensor:
+def span_lse(args: RowArguments, segments: list[Segments], sinks: Tensor | None) -> Tensor:
     """Log-sum-exp of each span's logits, float64 ``[B, Hq, A, S]``; ``-inf`` where a row sees none of a span."""
     z = logits(args)
     n_spans = max(table.n_spans for table in segments)
@@ -51,13 +51,14 @@ def span_lse(args: RowArguments, segments: list[Segments]) -> Tensor:
         owners = _owners(table, z.device)  # [N]
         for span in range(table.n_spans):
             out[sample, :, :, span] = torch.logsumexp(z[sample][:, :, owners == span], dim=-1)
-    return out.masked_fill(out == float("inf"), float("nan"))  # an infinite weight has no share
+    out = out.masked_fill(out == float("inf"), float("nan"))  # an infinite weight has no share
+    return with_sinks(out, sinks)
 
 
-def span_top(args: RowArguments, segments: list[Segments]) -> SpanTop:
+def span_top(args: RowArguments, segments: list[Segments], sinks: Tensor | None) -> SpanTop:
     """Log-sum-exp, largest logit (float64) and its lowest column (int32) of each span, each ``[B, Hq, A, S]``."""
     z = logits(args)
-    lse = span_lse(args, segments)
+    lse = span_lse(args, segments, None)
     top = torch.full_like(lse, float("-inf"))
     key = torch.full_like(lse, -1, dtype=torch.int32)
     for sample, table in enumerate(segments):
@@ -67,7 +68,7 @@ def span_top(args: RowArguments, segments: list[Segments]) -> SpanTop:
                 columns = torch.nonzero(owners == span)[:, 0]  # [keys of the span]
                 top[sample, ..., span], place = z[sample][:, :, columns].max(dim=-1)  # a NaN is the largest
                 key[sample, ..., span] = columns[place].int()
-    return settle(lse, top, key)
+    return top_with_sinks(settle(lse, top, key), sinks)
 
 
 def column_mass(args: RowArguments, lse_total: Tensor) -> Tensor:
@@ -80,8 +81,7 @@ def column_mass(args: RowArguments, lse_total: Tensor) -> Tensor:
 def prefill_map(args: RowArguments, segments: list[Segments], block: int, sinks: Tensor | None) -> Tensor:
     """Mean over every ``block`` rows of each span's mass, float64 ``[B, Hq, ceil(A / block), S]``, then the sink's."""
     z = logits(args)
-    if sinks is not None:
-        z = torch.cat([z, sinks.double()[None, :, None, None].expand(*z.shape[:3], 1)], dim=-1)
+    z = with_sinks(z, sinks)
     mass = torch.softmax(z, dim=-1)
     mass = mass.masked_fill((z == float("-inf")).all(dim=-1, keepdim=True), 0.0)  # a row that sees nothing
     n_spans = max(table.n_spans for table in segments)
@@ -92,4 +92,7 @@ def prefill_map(args: RowArguments, segments: list[Segments], block: int, sinks:
             out[sample, :, :, span] = mass[sample, :, :, : len(owners)][:, :, owners == span].sum(dim=-1)
     if sinks is not None:
         out[..., n_spans] = mass[..., -1]
-    return torch.stack([rows.mean(dim=2) for rows in out.split(block, dim=2)], dim=2)
+    means = out.new_empty((*out.shape[:2], -(-out.shape[2] // block), out.shape[3]))
+    for index in range(means.shape[2]):
+        means[:, :, index] = out[:, :, index * block : (index + 1) * block].mean(dim=2)
+    return means

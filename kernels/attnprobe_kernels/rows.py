@@ -51,7 +51,7 @@ class RowArguments:
         return _upload(self.visible.tobytes(), self.visible.shape, self.q.device, stream_of(self.q.device))
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=128)
 def _upload(intervals: bytes, shape: tuple[int, ...], device: torch.device, stream: int) -> Tensor:
     return upload(np.frombuffer(intervals, dtype=np.int32).reshape(shape).copy(), device)
 
@@ -77,6 +77,13 @@ def _check_visible(
     return np.ascontiguousarray(intervals, dtype=np.int32)
 
 
+def check_devices(q: Tensor, **others: Tensor | None) -> None:
+    """Refuse tensors that are not beside q, by name."""
+    for name, tensor in others.items():
+        if tensor is not None and tensor.device != q.device:
+            raise ValueError(f"{name} is on {tensor.device} and q on {q.device}: move {name} to q's device")
+
+
 def check_rows(
     q: Tensor,
     k: Tensor,
@@ -89,6 +96,7 @@ def check_rows(
     alibi_slopes: Tensor | None,
     visible: Tensor | np.ndarray | None,
     mask: Tensor | None,
+    sinks: Tensor | None = None,
     allow_tf32: bool = False,
 ) -> RowArguments:
     """Validate the arguments that the operations share."""
@@ -102,6 +110,7 @@ def check_rows(
     if n_q_heads % k.shape[1]:
         raise ValueError(f"{n_q_heads} query heads cannot share {k.shape[1]} key heads")
     n_keys = k.shape[2]
+    check_devices(q, k=k, key_bias=key_bias, alibi_slopes=alibi_slopes, mask=mask, sinks=sinks)
     if scale is not None and not math.isfinite(scale):
         raise ValueError(f"scale must be finite, got {scale}")
     if softcap is not None and not softcap > 0:
@@ -114,6 +123,8 @@ def check_rows(
         raise ValueError(f"key_bias must hold floats, got {key_bias.dtype}; visible or mask hides keys")
     if alibi_slopes is not None and tuple(alibi_slopes.shape) != (n_q_heads,):
         raise ValueError(f"alibi_slopes must be [Hq] = ({n_q_heads},), got {tuple(alibi_slopes.shape)}")
+    if sinks is not None and tuple(sinks.shape) != (n_q_heads,):
+        raise ValueError(f"sinks must be [Hq] = ({n_q_heads},), got {tuple(sinks.shape)}")
     if mask is not None and tuple(mask.shape) not in {(n_samples, heads, n_rows, n_keys) for heads in (1, n_q_heads)}:
         raise ValueError(f"mask must be [B, Hq or 1, A, N], got {tuple(mask.shape)}")
     if mask is not None and (q_start is not None or window is not None):
@@ -142,30 +153,23 @@ def check_rows(
     )
 
 
-def per_sample(segments: Segments | Sequence[Segments], n_samples: int, n_keys: int) -> list[Segments]:
-    """One ``Segments`` a sample, checked against the number of keys."""
+def check_segments(args: RowArguments, segments: Segments | Sequence[Segments]) -> list[Segments]:
+    """One ``Segments`` a sample that covers its keys and owns all that a row sees.
+
+    Intervals on a device are not looked at, since that would wait for it.
+    """
+    n_samples, n_keys = args.k.shape[0], args.k.shape[2]
     listed = [segments] * n_samples if isinstance(segments, Segments) else list(segments)
     if len(listed) != n_samples:
         raise ValueError(f"{len(listed)} segment tables for {n_samples} samples")
     for table in listed:
         if table.n_keys != n_keys:
             raise ValueError(f"the segments cover {table.n_keys} keys, k has {n_keys}")
+    if args.mask is None and not isinstance(args.visible, Tensor):
+        for table, rows in zip(listed, args.visible, strict=True):
+            if HIDDEN in table.owners:
+                table.check_owned(rows)
     return listed
-
-
-def check_owners(args: RowArguments, tables: list[Segments]) -> None:
-    """Refuse rows that see keys which no span owns; intervals on a device are not looked at, that would wait for it.
-
-    Raises
-    ------
-    ValueError
-        Naming the row and the number of such keys.
-    """
-    if args.mask is not None or isinstance(args.visible, Tensor):
-        return
-    for table, rows in zip(tables, args.visible, strict=True):
-        if HIDDEN in table.owners:
-            table.visible_counts(rows)
 
 
 def unseen(mask: Tensor) -> Tensor:

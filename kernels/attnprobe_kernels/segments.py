@@ -114,14 +114,37 @@ class Segments:
             n_spans=self.n_spans,
         )
 
-    def visible_counts(self, visible: np.ndarray) -> np.ndarray:
-        """How many keys of each span each row sees: int64 ``[row, span]`` for intervals ``[row, 2]``.
+    def check_owned(self, visible: np.ndarray) -> None:
+        """Refuse intervals ``[row, 2]`` that hold a key of no span; takes a few integers a row, whatever the segments.
 
         Raises
         ------
         ValueError
             A row sees a key that no span owns, so the spans would not share out that row's whole mass.
         """
+        # Ascending edges of stretches that are owned or not; what lies outside the cover is not.
+        edges = np.array([np.iinfo(np.int32).min, *self.starts, self.n_keys], dtype=np.int64)
+        unowned = np.array([True, *(owner == HIDDEN for owner in self.owners), True])
+        before = np.concatenate([[0], np.cumsum(np.diff(edges) * unowned[:-1])])  # unowned keys before an edge
+
+        def unowned_before(columns: np.ndarray) -> np.ndarray:
+            stretch = np.searchsorted(edges, columns, side="right") - 1
+            return before[stretch] + (columns - edges[stretch]) * unowned[stretch]
+
+        missing = unowned_before(visible[:, 1]) - unowned_before(visible[:, 0])  # [row]
+        if (missing > 0).any():
+            row = int(np.flatnonzero(missing > 0)[0])
+            raise ValueError(f"row {row} sees {int(missing[row])} keys that belong to no span")
+
+    def visible_counts(self, visible: np.ndarray) -> np.ndarray:
+        """How many keys of each span each row sees: int64 ``[row, span]`` for intervals ``[row, 2]``.
+
+        Raises
+        ------
+        ValueError
+            As in :meth:`check_owned`.
+        """
+        self.check_owned(visible)
         lo, hi = visible[:, :1].astype(np.int64), visible[:, 1:].astype(np.int64)  # [row, 1]
         starts, stops = np.asarray(self.starts, dtype=np.int64), np.asarray(self.stops, dtype=np.int64)
         owners = np.asarray(self.owners, dtype=np.int64)
@@ -129,8 +152,4 @@ class Segments:
         counts = np.zeros((len(visible), self.n_spans), dtype=np.int64)
         owned = owners >= 0
         np.add.at(counts.T, owners[owned], seen.T[owned])
-        missing = np.maximum(hi - lo, 0)[:, 0] - counts.sum(axis=1)
-        if missing.any():
-            row = int(np.flatnonzero(missing)[0])
-            raise ValueError(f"row {row} sees {int(missing[row])} keys that belong to no span")
         return counts

@@ -27,6 +27,24 @@ class SpanTop(NamedTuple):
     top_key: Tensor
 
 
+def with_sinks(per_span: Tensor, sinks: Tensor | None) -> Tensor:
+    """``[B, Hq, A, S]`` and, with sinks, one more column that holds the sink's logit."""
+    if sinks is None:
+        return per_span
+    column = sinks.to(per_span.device, per_span.dtype)[None, :, None, None].expand(*per_span.shape[:3], 1)
+    return torch.cat([per_span, column], dim=-1)
+
+
+def top_with_sinks(found: SpanTop, sinks: Tensor | None) -> SpanTop:
+    """The same of the heaviest keys: a sink is none."""
+    if sinks is None:
+        return found
+    no_key = found.top_key.new_full((*found.top_key.shape[:3], 1), -1)
+    return SpanTop(
+        with_sinks(found.lse, sinks), with_sinks(found.top_logit, sinks), torch.cat([found.top_key, no_key], dim=-1)
+    )
+
+
 def settle(lse: Tensor, top: Tensor, key: Tensor) -> SpanTop:
     """The result where no span without weight, and none without a sum, has a heaviest key."""
     undefined = torch.isnan(lse)

@@ -2,7 +2,8 @@
 
 ``python -m attnprobe_kernels.targets`` compiles the common shapes and a cover of all pairs of options in one to three
 minutes, prints a table and leaves with status 1 if a variant uses the stack, spills registers, needs more shared
-memory than its target has, or multiplies bf16 or fp16 without tensor cores. ``--all`` covers all triples.
+memory than its target has, or multiplies bf16 or fp16 without tensor cores. ``--all`` covers all triples;
+``--target`` covers all pairs of the other options on that target.
 It needs no GPU, and must not run inside Triton's interpreter (``TRITON_INTERPRET``), which replaces the compiler.
 """
 
@@ -47,6 +48,7 @@ def _kernel(name: str) -> Any:
         "column_mass": triton_column_mass.column_mass_kernel,
         "row_bounds": triton_column_mass.row_bounds_kernel,
         "prefill_map": triton_prefill_map.prefill_map_kernel,
+        "wide_map": triton_prefill_map.prefill_map_kernel,
         "add_pieces": triton_prefill_map.add_pieces_kernel,
     }[name]
 
@@ -197,8 +199,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     chosen = [
         variant
-        for variant in variants(exhaustive=options.all)
-        if variant.target in (options.target or TARGETS) and variant.kernel in (options.kernel or [variant.kernel])
+        for variant in variants(options.target or tuple(TARGETS), exhaustive=options.all)
+        if variant.kernel in (options.kernel or [variant.kernel])
     ]
     faulty = 0
     if not options.json:

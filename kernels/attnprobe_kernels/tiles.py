@@ -16,6 +16,7 @@ import torch
 from attnprobe_kernels.segments import HIDDEN, Segments
 
 MAX_HEAD_DIM = 512
+MAX_TILE = 128  # rows or keys
 MAX_REGISTERS = 255  # of a thread on NVIDIA devices; ptxas spills a few for the sake of occupancy unless it is told
 MAX_FLOAT32_HEAD_DIM_AMD = 256  # beyond it AMD's compiler spills, whatever the tile
 
@@ -33,7 +34,8 @@ class Device:
     shared_total
         Shared memory of one processor, bytes.
     generation
-        Major compute capability of an NVIDIA device; 0 for any other.
+        Tensor cores of an NVIDIA device: 8 (Ampere's; those of compute capability 12 are their like), 9 (Hopper's)
+        or 10 (Blackwell's); 0 for any other device.
     """
 
     processors: int
@@ -56,7 +58,8 @@ def device_of(device: torch.device) -> Device:
         return Device(figures.multi_processor_count, 64 * 1024, 64 * 1024, generation=0)
     shared = getattr(figures, "shared_memory_per_block_optin", 99 * 1024)
     total = getattr(figures, "shared_memory_per_multiprocessor", shared + 1024)
-    return Device(figures.multi_processor_count, shared, total, figures.major)
+    generation = 8 if figures.major == 12 else figures.major
+    return Device(figures.multi_processor_count, shared, total, generation)
 
 
 @dataclass(frozen=True)
@@ -179,7 +182,7 @@ def loaded_tiles(
     per_head_bias: bool = False,
     scattered: bool = False,
 ) -> Tiles:
-    """Tiles of ``span_top`` and ``prefill_map``: those of ``span_lse``, for programs that carry more beside them.
+    """Tiles of ``span_top``: those of ``span_lse``, for programs that carry more beside them.
 
     With full tiles a program takes up to 220 registers a thread, and a processor holds one. On Hopper tiles half as
     wide leave room for two, at 128 each; for the other devices' compilers they are too few.
@@ -188,14 +191,45 @@ def loaded_tiles(
     half = dtype != torch.float32 and not scattered
     if not device.generation and half and tiles.rows > 64:
         return replace(tiles, rows=64, keys=min(tiles.keys, 64), warps=4)
-    fits = half and not per_head_bias and tiles.rows == 128 and tiles.keys == 128
-    if device.generation == 9 and fits:
+    if device.generation == 9 and half and not per_head_bias and tiles.rows == 128 and tiles.keys == 128:
         return replace(tiles, keys=64, registers=128)
+    if device.generation == 9 and half and head_dim > 256 and tiles.rows == 64:
+        # The addresses of so long keys take registers as well: twice the warps share them out.
+        return replace(tiles, rows=128, keys=32, warps=8, registers=MAX_REGISTERS)
+    if device.generation == 9 and half and per_head_bias and head_dim < 64:
+        tiles = replace(tiles, keys=min(tiles.keys, 32))  # else Triton 3.6 spills
     if device.generation == 8 and tiles.rows < 64:
         tiles = replace(tiles, keys=min(tiles.keys, 64))
     # A load a logit beside all that: a thread must hold fewer of them.
     warps = 8 if per_head_bias and tiles.rows > 64 else tiles.warps
     return replace(tiles, warps=warps, registers=MAX_REGISTERS)
+
+
+def map_tiles(
+    device: Device,
+    dtype: torch.dtype,
+    head_dim: int,
+    n_rows: int,
+    *,
+    biased: bool = False,
+    scattered: bool = False,
+    wide: bool = False,
+) -> Tiles:
+    """Tiles of ``prefill_map``: those of ``span_top``, unless it needs registers for more.
+
+    Parameters
+    ----------
+    biased
+        Logits have a key bias or ALiBi: with Triton 3.6 two programs of a Hopper processor would spill, and so would
+        float32 tiles with edges of 32.
+    wide
+        Offsets within a tile take 64 bits: twice the registers for addresses, so the tiles of scattered elements.
+    """
+    tiles = loaded_tiles(device, dtype, head_dim, n_rows, scattered=scattered or wide)
+    if not biased:
+        return tiles
+    edge = min(tiles.edge, 16) if dtype == torch.float32 else tiles.edge
+    return replace(tiles, edge=edge, registers=MAX_REGISTERS)
 
 
 def column_tiles(device: Device, dtype: torch.dtype, head_dim: int, rows: int, *, scattered: bool = False) -> Tiles:
@@ -272,7 +306,7 @@ def map_shares(device: Device, tile_rows: int, n_heads: int, n_tiles: int, n_spa
     return max(range(1, most + 1), key=lambda shares: (filled(shares), shares))
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=128)
 def choose_unit(device: Device, segments: tuple[Segments, ...], tiles: Tiles, row_programs: int) -> int:
     """Keys a unit: long enough to be worth a program, short enough that the programs fill the device evenly.
 

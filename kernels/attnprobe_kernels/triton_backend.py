@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
+import numpy as np
 import torch
 import triton
 from torch import Tensor
@@ -14,6 +15,7 @@ from attnprobe_kernels.rows import RowArguments
 from attnprobe_kernels.segments import Segments
 from attnprobe_kernels.spans import SpanTop
 from attnprobe_kernels.tiles import (
+    MAX_TILE,
     Tiles,
     choose_unit,
     column_tiles,
@@ -22,6 +24,7 @@ from attnprobe_kernels.tiles import (
     loaded_tiles,
     map_shares,
     map_tile,
+    map_tiles,
     merge_tile,
     span_tiles,
     split_head_dim,
@@ -29,7 +32,7 @@ from attnprobe_kernels.tiles import (
 from attnprobe_kernels.triton_column_mass import column_mass_kernel, row_bounds_kernel
 from attnprobe_kernels.triton_prefill_map import add_pieces_kernel, prefill_map_kernel
 from attnprobe_kernels.triton_span_lse import merge_units_kernel, unit_lse_kernel
-from attnprobe_kernels.units import UnitTable, unit_table
+from attnprobe_kernels.units import UnitTable, narrowed, seen_columns, unit_table
 
 BOUND_BLOCK = 128
 MAX_LATE_SCALE = 2000.0
@@ -50,13 +53,9 @@ def _scattered(args: RowArguments) -> bool:
     return args.q.shape[3] > 1 and (args.q.stride(3) != 1 or args.k.stride(3) != 1)
 
 
-def _wide(args: RowArguments, tiles: Tiles) -> bool:
+def _wide(args: RowArguments) -> bool:
     """Whether two elements of one tile of queries or keys can be 2 ** 31 elements apart."""
-    spans = (
-        length * tensor.stride(2) + tensor.shape[3] * tensor.stride(3)
-        for tensor, length in ((args.q, tiles.rows), (args.k, tiles.keys))
-    )
-    return max(spans) >= 2**31
+    return any(MAX_TILE * x.stride(2) + x.shape[3] * x.stride(3) >= 2**31 for x in (args.q, args.k))
 
 
 def late_scale(args: RowArguments) -> bool:
@@ -108,7 +107,7 @@ def _features(args: RowArguments) -> dict[str, object]:
 
 
 def _plan(args: RowArguments, segments: list[Segments], *, top: bool) -> tuple[Tiles, UnitTable]:
-    """Tiles for these rows, and the segments cut into units that suit them."""
+    """Tiles for these rows, and what they see of the segments, cut into units that suit them."""
     group = args.q.shape[1] // args.k.shape[1]
     packed_rows = args.q.shape[2] * group
     device = device_of(args.q.device)
@@ -120,17 +119,22 @@ def _plan(args: RowArguments, segments: list[Segments], *, top: bool) -> tuple[T
         per_head_bias=args.key_bias is not None and args.key_bias.shape[1] > 1,
         scattered=_scattered(args),
     )
+    owned = tuple(segments)
+    if isinstance(args.visible, np.ndarray):  # else all keys: looking would wait for the device
+        owned = narrowed(owned, seen_columns(args.visible))
     n_programs = triton.cdiv(packed_rows, tiles.rows) * args.k.shape[1]
-    unit = choose_unit(device, tuple(segments), tiles, n_programs)
-    return tiles, unit_table(tuple(segments), unit, args.q.device)
+    unit = choose_unit(device, owned, tiles, n_programs)
+    return tiles, unit_table(owned, unit, args.q.device)
 
 
-def _span_passes(args: RowArguments, segments: list[Segments], *, top: bool) -> tuple[Tensor, Tensor, Tensor]:
+def _span_passes(
+    args: RowArguments, segments: list[Segments], sinks: Tensor | None, *, top: bool
+) -> tuple[Tensor, Tensor, Tensor]:
     """Both launches: log-sum-exp of units, then of spans; largest logits and their columns are empty without ``top``.
 
     Returns
     -------
-    float32, float32 and int32 ``[B, Hq, A, S]``.
+    float32, float32 and int32 ``[B, Hq, A, S]``, one more column with sinks.
     """
     n_samples, n_q_heads, n_rows, _ = args.q.shape
     n_kv_heads, n_spans = args.k.shape[1], max(table.n_spans for table in segments)
@@ -141,7 +145,8 @@ def _span_passes(args: RowArguments, segments: list[Segments], *, top: bool) -> 
     def outputs(shape: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
         return floats(shape), floats(shape if top else 0), integers(shape if top else 0)
 
-    lse, logit, key = outputs((n_samples, n_q_heads, n_rows, n_spans))
+    n_columns = n_spans + (sinks is not None)
+    lse, logit, key = outputs((n_samples, n_q_heads, n_rows, n_columns))
     if not lse.numel():
         return lse, logit, key
     with _on(args.q.device):
@@ -167,9 +172,10 @@ def _span_passes(args: RowArguments, segments: list[Segments], *, top: bool) -> 
             )
         rows, units = merge_tile(n_rows * group)
         n_blocks = triton.cdiv(n_rows * group, rows)
-        merge_units_kernel[_grid(n_blocks, n_kv_heads, n_samples, n_spans)](
+        merge_units_kernel[_grid(n_blocks, n_kv_heads, n_samples, n_columns)](
             unit_lse,
             table.edges,
+            None if sinks is None else sinks.contiguous(),
             lse,
             unit_logit if top else None,
             unit_key if top else None,
@@ -183,19 +189,21 @@ def _span_passes(args: RowArguments, segments: list[Segments], *, top: bool) -> 
             BR=rows,
             BU=units,
             TOP=top,
+            SINKS=sinks is not None,
             **compiler_options(nvidia=uses_ptx(args.q.device)),
         )
     return lse, logit, key
 
 
-def span_lse(args: RowArguments, segments: list[Segments]) -> Tensor:
-    """Log-sum-exp of each span's logits, float32 ``[B, Hq, A, S]``; ``-inf`` where a row sees none of a span."""
-    return _span_passes(args, segments, top=False)[0]
+def span_lse(args: RowArguments, segments: list[Segments], sinks: Tensor | None) -> Tensor:
+    """Log-sum-exp of each span's logits, float32 ``[B, Hq, A, S]``, then the sink's logit; ``-inf`` where a row sees
+    none of a span."""
+    return _span_passes(args, segments, sinks, top=False)[0]
 
 
-def span_top(args: RowArguments, segments: list[Segments]) -> SpanTop:
-    """Log-sum-exp, largest logit and its lowest column of each span, each ``[B, Hq, A, S]``."""
-    return SpanTop(*_span_passes(args, segments, top=True))
+def span_top(args: RowArguments, segments: list[Segments], sinks: Tensor | None) -> SpanTop:
+    """Log-sum-exp, largest logit and its lowest column of each span, each ``[B, Hq, A, S]``; then the sink's."""
+    return SpanTop(*_span_passes(args, segments, sinks, top=True))
 
 
 def column_mass(args: RowArguments, lse_total: Tensor) -> Tensor:
@@ -214,12 +222,13 @@ def column_mass(args: RowArguments, lse_total: Tensor) -> Tensor:
     with _on(args.q.device):
         row_bounds_kernel[_grid(n_blocks, n_q_heads, n_samples)](
             features["visible"],
-            lse_total.float().contiguous(),
+            lse_total,
             bounds,
             total2,
             n_rows,
             n_blocks,
             n_q_heads,
+            *lse_total.stride(),
             BR=tiles.rows,
             **compiler_options(nvidia=uses_ptx(args.q.device)),
         )
@@ -252,7 +261,16 @@ def prefill_map(args: RowArguments, segments: list[Segments], block: int, sinks:
     if not out.numel():
         return out
     device = device_of(args.q.device)
-    tiles = loaded_tiles(device, args.q.dtype, head_dim, n_rows, scattered=_scattered(args))
+    wide = _wide(args)
+    tiles = map_tiles(
+        device,
+        args.q.dtype,
+        head_dim,
+        n_rows,
+        biased=args.key_bias is not None or args.alibi_slopes is not None,
+        scattered=_scattered(args),
+        wide=wide,
+    )
     n_tiles = triton.cdiv(n_rows, tiles.rows)
     shares = map_shares(device, tiles.rows, n_heads, n_tiles, n_spans)
     across, columns = map_tile(min(block, tiles.rows))
@@ -282,7 +300,7 @@ def prefill_map(args: RowArguments, segments: list[Segments], block: int, sinks:
             BIAS=int(args.key_bias is not None),
             LATE_SCALE=late_scale(args),
             SINKS=sinks is not None,
-            WIDE=_wide(args, tiles),
+            WIDE=wide,
             **compiler_options(nvidia=uses_ptx(args.q.device), tiles=tiles),
             **{name: value for name, value in _features(args).items() if name != "n_kv_heads"},
         )

@@ -16,12 +16,15 @@ from attnprobe_kernels.triton_common import FAR, LOG2E, load_bias, load_part, lo
 @triton.jit(do_not_specialize=["n_rows", "n_blocks", "n_q_heads"])
 def row_bounds_kernel(
     visible,  # int32 [B, A, 2]
-    total,  # float32 [B, Hq, A] natural log
+    total,  # [B, Hq, A] natural log
     bounds,  # int32 [B, row blocks, 4]
     total2,  # float32 [B, Hq, n_blocks * BR] base 2
     n_rows,
     n_blocks,
     n_q_heads,
+    stride_tb,
+    stride_th,
+    stride_ta,
     BR: tl.constexpr,
 ):
     """Write what the rows of a block see (some of them from, to; all of them from, to), and base-2 totals."""
@@ -43,9 +46,9 @@ def row_bounds_kernel(
         tl.store(p_bounds + 2, tl.max(tl.where(m_sees, b_lo, FAR), 0))
         tl.store(p_bounds + 3, tl.min(tl.where(m_sees, b_hi, 0), 0))
     # A row that sees nothing shares nothing out: an infinite total takes every share to zero.
-    i_bh = i_b * n_q_heads + i_hq
-    b_total = tl.load(total + i_bh * n_rows + b_a, mask=m_a, other=0.0) * LOG2E
-    p_total2 = total2 + i_bh * (n_blocks * BR) + b_a
+    p_total = total + i_b * stride_tb + i_hq.to(tl.int64) * stride_th + b_a.to(tl.int64) * stride_ta
+    b_total = tl.load(p_total, mask=m_a, other=0.0).to(tl.float32) * LOG2E
+    p_total2 = total2 + (i_b * n_q_heads + i_hq) * (n_blocks * BR) + b_a
     tl.store(p_total2, tl.where(m_sees & (b_total != float("-inf")), b_total, float("inf")))
 
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from attnprobe_kernels.triton_common import FAR, LN2, LOG2E, LOWEST, load_part
-from attnprobe_kernels.triton_span_lse import natural, take_tile
+from attnprobe_kernels.triton_common import LN2, LOG2E, LOWEST, load_part
+from attnprobe_kernels.triton_unit import natural, seen_bounds, take_unit
 
 
 @triton.jit(do_not_specialize=["n_rows", "n_tiles", "n_pieces", "n_q_heads", "n_spans", "n_shares"])
@@ -87,11 +87,7 @@ def prefill_map_kernel(
         b_lo = tl.load(p_visible, mask=m_a, other=0)
         b_hi = tl.load(p_visible + 1, mask=m_a, other=0)
         m_sees = b_lo < b_hi
-        # Columns that some of the rows see, and those that all of them see which see anything.
-        some_from = tl.min(tl.where(m_sees, b_lo, FAR), 0)
-        some_to = tl.max(tl.where(m_sees, b_hi, 0), 0)
-        all_from = tl.max(tl.where(m_sees, b_lo, 0), 0)
-        all_to = tl.min(tl.where(m_sees, b_hi, FAR), 0)
+        some_from, some_to, all_from, all_to = seen_bounds(b_lo, b_hi, m_sees)
         p_q = q + i_b * stride_qb + i_hq.to(tl.int64) * stride_qh + (i_tile * BM).to(tl.int64) * stride_qa
         b_rw, b_d = b_row[:, None], tl.arange(0, D1)[None, :]
         if WIDE:
@@ -109,36 +105,17 @@ def prefill_map_kernel(
         for i_s in range(n_spans):
             b_m = tl.full([BM], LOWEST, tl.float32)
             b_l = tl.zeros([BM], tl.float32)
+            b_at = 0  # nobody asks for columns
             for i_u in range(tl.load(p_edges + i_s), tl.load(p_edges + i_s + 1)):
                 start = tl.load(units + i_u * 3 + 1)
                 stop = tl.load(units + i_u * 3 + 2)
-                some = tl.maximum(some_from, start) < tl.minimum(some_to, stop)
-                some_first = tl.where(some, tl.maximum(some_from, start) - start, 0)
-                some_last = tl.where(some, tl.minimum(some_to, stop) - start, 0)
-                first = some_first // BE * BE
-                free_from = (tl.maximum(all_from, start) - start + BE - 1) // BE * BE
-                # Where no row sees anything, both bounds are open: there is nothing to walk.
-                n_free = tl.where(some, tl.maximum(tl.minimum(all_to, stop) - start - free_from, 0) // BN, 0)
-                free_from = tl.where(n_free > 0, free_from, first)
-                n_leading = (free_from - first) // BE
-                free_to = free_from + n_free * BN
-                n_edge = n_leading + tl.maximum(some_last - free_to + BE - 1, 0) // BE
-                b_stop = tl.minimum(b_hi, stop)
                 p_k = p_keys + start.to(tl.int64) * stride_kn
                 p_bias = p_head_bias + start.to(tl.int64) * stride_bn if BIAS else None
-                for i in range(n_edge):
-                    column = tl.where(i < n_leading, first + i * BE, free_to + (i - n_leading) * BE)
-                    b_m, b_l, _ = take_tile(
-                        b_m, b_l, 0, column, start, stop, b_lo, b_stop, b_hi - 1, b_slope, b_q, b_q2, p_k, p_bias,
-                        stride_kn, stride_kd, stride_bn, scale, softcap, D, D1, D2, BE, SOFTCAP, BIAS, ALIBI,
-                        LATE_SCALE, PRECISION, False, WIDE, True,
-                    )  # fmt: skip
-                for i in range(n_free):
-                    b_m, b_l, _ = take_tile(
-                        b_m, b_l, 0, free_from + i * BN, start, stop, b_lo, b_stop, b_hi - 1, b_slope, b_q, b_q2, p_k,
-                        p_bias, stride_kn, stride_kd, stride_bn, scale, softcap, D, D1, D2, BN, SOFTCAP, BIAS, ALIBI,
-                        LATE_SCALE, PRECISION, False, WIDE, False,
-                    )  # fmt: skip
+                b_m, b_l, b_at = take_unit(
+                    b_m, b_l, b_at, some_from, some_to, all_from, all_to, start, stop, b_lo, tl.minimum(b_hi, stop),
+                    b_hi - 1, b_slope, b_q, b_q2, p_k, p_bias, stride_kn, stride_kd, stride_bn, scale, softcap, D, D1,
+                    D2, BN, BE, SOFTCAP, BIAS, ALIBI, LATE_SCALE, PRECISION, False, WIDE,
+                )  # fmt: skip
             # Rows that see nothing took part in the mask-free tiles.
             b_lse = natural(b_m, scale, softcap, SOFTCAP, LATE_SCALE) + tl.log2(b_l) * LN2
             b_lse = tl.where(m_sees, b_lse, float("-inf")) * LOG2E

@@ -13,95 +13,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from attnprobe_kernels.triton_common import FAR, LN2, LOG2E, LOWEST, bend, load_bias, load_part, logits2, product
-
-
-@triton.jit
-def take_tile(
-    b_m,  # [BM] running maximum
-    b_l,  # [BM] running sum of 2 ** (logit - maximum)
-    b_at,  # [BM] column of the maximum; handed through without TOP
-    first,  # the tile's first column, counted from the unit's start
-    start,
-    stop,
-    b_lo,  # [BM] visible columns
-    b_hi,
-    b_own,  # [BM] the row's own column
-    b_slope,  # [BM]
-    b_q,  # [BM, D1]
-    b_q2,  # [BM, D2]
-    p_k,  # the unit's first key
-    p_bias,  # [1] or [BM, 1], the bias of the unit's first key
-    stride_kn,
-    stride_kd,
-    stride_bn,
-    scale,
-    softcap,
-    D: tl.constexpr,
-    D1: tl.constexpr,
-    D2: tl.constexpr,
-    TILE: tl.constexpr,
-    SOFTCAP: tl.constexpr,
-    BIAS: tl.constexpr,
-    ALIBI: tl.constexpr,
-    LATE_SCALE: tl.constexpr,
-    PRECISION: tl.constexpr,
-    TOP: tl.constexpr,
-    WIDE: tl.constexpr,  # whether offsets within a tile of keys can pass 2 ** 31 elements
-    MASKED: tl.constexpr,
-):
-    """Take one key tile into the running maximum and sum."""
-    b_j = tl.arange(0, TILE)
-    b_n = start + first + b_j
-    m_n = (b_n < stop)[None, :] if MASKED else None
-    b_jw, b_d = b_j[None, :], tl.arange(0, D1)[:, None]
-    if WIDE:
-        b_jw, b_d = b_jw.to(tl.int64), b_d.to(tl.int64)
-    p_tile = p_k + first.to(tl.int64) * stride_kn
-    b_k = load_part(p_tile + (b_jw * stride_kn + b_d * stride_kd), m_n, b_d, 0, D1, D)  # [D1, TILE]
-    if D2 > 0:
-        b_d2 = D1 + tl.arange(0, D2)[:, None]
-        if WIDE:
-            b_d2 = b_d2.to(tl.int64)
-        b_k2 = load_part(p_tile + (b_jw * stride_kn + b_d2 * stride_kd), m_n, b_d2, D1, D2, D)  # [D2, TILE]
-    else:
-        b_k2 = None
-    b_s = product(b_q, b_k, b_q2, b_k2, PRECISION)  # [BM, TILE]
-    if LATE_SCALE:
-        # The last factor of the logit rides on the multiply-add inside the exponential.
-        if SOFTCAP > 0:
-            b_z = bend(b_s, scale, softcap, SOFTCAP)
-            late = softcap * (2.0 * LOG2E)
-        else:
-            b_z = b_s
-            late = scale * LOG2E
-    else:
-        b_bias = load_bias(p_bias + (first.to(tl.int64) + b_jw) * stride_bn, m_n) if BIAS > 0 else None
-        if ALIBI:
-            b_distance = (start + first - b_own).to(tl.float32)[:, None] + b_j.to(tl.float32)[None, :]
-            b_z = logits2(b_s, b_bias, b_slope[:, None], b_distance, scale, softcap, SOFTCAP)
-        else:
-            b_z = logits2(b_s, b_bias, None, None, scale, softcap, SOFTCAP)
-        late = 1.0
-    if MASKED:
-        b_z = tl.where((b_n[None, :] >= b_lo[:, None]) & (b_n[None, :] < b_hi[:, None]), b_z, float("-inf"))
-    b_tile = tl.max(b_z, 1)
-    b_max = tl.maximum(b_m, b_tile)
-    if TOP:
-        b_place = tl.min(tl.where(b_z == b_tile[:, None], b_n[None, :], FAR), 1)
-        b_at = tl.where((b_tile > b_m) | ((b_tile == b_m) & (b_place < b_at)), b_place, b_at)
-    b_p = tl.exp2(b_z * late - (b_max * late)[:, None])
-    b_l = b_l * tl.exp2((b_m - b_max) * late) + tl.sum(b_p, 1)
-    return b_max, b_l, b_at
-
-
-@triton.jit
-def natural(b_m, scale, softcap, SOFTCAP: tl.constexpr, LATE_SCALE: tl.constexpr):
-    """The running maximum as a natural-log logit: its last factor applied, or taken back to base e."""
-    if LATE_SCALE:
-        return softcap + b_m * (softcap * 2.0) if SOFTCAP > 0 else b_m * scale
-    else:
-        return b_m * LN2
+from attnprobe_kernels.triton_common import FAR, LN2, LOG2E, LOWEST, load_part
+from attnprobe_kernels.triton_unit import natural, seen_bounds, take_unit
 
 
 @triton.jit(do_not_specialize=["n_rows", "n_blocks", "n_kv_heads"])
@@ -165,19 +78,7 @@ def unit_lse_kernel(
     b_lo, b_hi = tl.maximum(b_lo, start), tl.minimum(b_hi, stop)
     # A row that sees nothing of the unit must not keep the unit's tiles from the mask-free loop.
     m_sees = b_lo < b_hi
-    some_from = tl.min(tl.where(m_sees, b_lo, stop), 0) - start
-    some_to = tl.max(tl.where(m_sees, b_hi, start), 0) - start
-    all_from = tl.max(tl.where(m_sees, b_lo, start), 0) - start
-    all_to = tl.min(tl.where(m_sees, b_hi, stop), 0) - start
-    # Edge tiles are narrow, so that ragged ends waste little and masks need few registers.
-    first = tl.minimum(some_from, tl.maximum(some_to, 0)) // BE * BE
-    free_from = (all_from + BE - 1) // BE * BE
-    # Where no row sees anything, both bounds are the unit's ends the wrong way round: there is nothing to walk.
-    n_free = tl.where(some_from < some_to, tl.maximum(all_to - free_from, 0) // BN, 0)
-    free_from = tl.where(n_free > 0, free_from, first)
-    n_leading = (free_from - first) // BE
-    free_to = free_from + n_free * BN
-    n_edge = n_leading + tl.maximum(some_to - free_to + BE - 1, 0) // BE
+    some_from, some_to, all_from, all_to = seen_bounds(b_lo, b_hi, m_sees)
 
     i_hq = (i_h * G + b_g).to(tl.int64)
     b_d = tl.arange(0, D1).to(tl.int64)[None, :]
@@ -200,19 +101,11 @@ def unit_lse_kernel(
     b_m = tl.full([BM], LOWEST, tl.float32)
     b_l = tl.zeros([BM], tl.float32)
     b_at = tl.full([BM], FAR, tl.int32) if TOP else 0
-    for i in range(n_edge):
-        column = tl.where(i < n_leading, first + i * BE, free_to + (i - n_leading) * BE)
-        b_m, b_l, b_at = take_tile(
-            b_m, b_l, b_at, column, start, stop, b_lo, b_hi, b_own, b_slope, b_q, b_q2, p_k, p_bias, stride_kn,
-            stride_kd, stride_bn, scale, softcap, D, D1, D2, BE, SOFTCAP, BIAS, ALIBI, LATE_SCALE, PRECISION, TOP,
-            True, True,
-        )  # fmt: skip
-    for i in range(n_free):
-        b_m, b_l, b_at = take_tile(
-            b_m, b_l, b_at, free_from + i * BN, start, stop, b_lo, b_hi, b_own, b_slope, b_q, b_q2, p_k, p_bias,
-            stride_kn, stride_kd, stride_bn, scale, softcap, D, D1, D2, BN, SOFTCAP, BIAS, ALIBI, LATE_SCALE,
-            PRECISION, TOP, True, False,
-        )  # fmt: skip
+    b_m, b_l, b_at = take_unit(
+        b_m, b_l, b_at, some_from, some_to, all_from, all_to, start, stop, b_lo, b_hi, b_own, b_slope, b_q, b_q2, p_k,
+        p_bias, stride_kn, stride_kd, stride_bn, scale, softcap, D, D1, D2, BN, BE, SOFTCAP, BIAS, ALIBI, LATE_SCALE,
+        PRECISION, TOP, True,
+    )  # fmt: skip
 
     b_m = natural(b_m, scale, softcap, SOFTCAP, LATE_SCALE)
     b_lse = tl.where(m_sees, b_m + tl.log2(b_l) * LN2, float("-inf"))
@@ -228,11 +121,12 @@ def unit_lse_kernel(
 def merge_units_kernel(
     lse_units,  # float32 [U, Hkv, A * G]
     edges,  # int32 [B * S + 1]: units of sample b and span s are edges[b * S + s] to the next entry
-    out,  # float32 [B, Hq, A, S]
+    sinks,  # [Hq] natural log, or None
+    out,  # float32 [B, Hq, A, columns]: the spans, then the sink if there is one
     top_units,  # float32 [U, Hkv, A * G], or None without TOP, as the next three
     key_units,  # int32 [U, Hkv, A * G]
-    top,  # float32 [B, Hq, A, S]
-    key,  # int32 [B, Hq, A, S]
+    top,  # float32 [B, Hq, A, columns]
+    key,  # int32 [B, Hq, A, columns]
     n_rows,
     n_blocks,
     n_kv_heads,
@@ -241,15 +135,20 @@ def merge_units_kernel(
     BR: tl.constexpr,
     BU: tl.constexpr,
     TOP: tl.constexpr,
+    SINKS: tl.constexpr,
 ):
-    """Add units into spans, always in the same order."""
+    """Add units into spans, always in the same order; a sink is one more column, and no key."""
     i_program = tl.program_id(0)
     i_block = i_program % n_blocks
     i_h = (i_program // n_blocks) % n_kv_heads
-    i_bs = i_program // n_blocks // n_kv_heads
+    n_columns = n_spans + (1 if SINKS else 0)
+    i_b = i_program // n_blocks // n_kv_heads // n_columns
+    i_s = i_program // n_blocks // n_kv_heads % n_columns
+    is_span = i_s < n_spans
     b_r = i_block * BR + tl.arange(0, BR)
     m_r = b_r < n_rows * G
-    first, last = tl.load(edges + i_bs), tl.load(edges + i_bs + 1)
+    p_edges = edges + i_b * n_spans + i_s
+    first, last = tl.load(p_edges, mask=is_span, other=0), tl.load(p_edges + 1, mask=is_span, other=0)
     i_first = i_h.to(tl.int64) * (n_rows * G)
     stride_u = n_kv_heads.to(tl.int64) * (n_rows * G)
     b_m = tl.full([BR], LOWEST, tl.float32)
@@ -272,9 +171,12 @@ def merge_units_kernel(
             b_at = tl.where(b_best > b_top, b_place, b_at)  # units ascend: on ties the earlier ones have it
             b_top = tl.maximum(b_top, b_best)
     b_lse = (b_m + tl.log2(b_l)) * LN2
-    i_b, i_s = i_bs // n_spans, i_bs % n_spans
-    i_hq = (i_b * n_kv_heads + i_h) * G + b_r % G
-    i_out = (i_hq.to(tl.int64) * n_rows + b_r // G) * n_spans + i_s
+    b_hq = i_h * G + b_r % G
+    if SINKS:
+        b_sink = tl.load(sinks + b_hq).to(tl.float32)
+        b_lse, b_top = tl.where(is_span, b_lse, b_sink), tl.where(is_span, b_top, b_sink)
+    i_head = (i_b * n_kv_heads * G + b_hq).to(tl.int64)
+    i_out = (i_head * n_rows + b_r // G) * n_columns + i_s
     tl.store(out + i_out, b_lse, mask=m_r)
     if TOP:
         # Where the sum is nan, no key is the heaviest.

@@ -29,6 +29,34 @@ class UnitTable:
     edges: Tensor
 
 
+Seen = tuple[tuple[int, int], ...]
+"""Columns that some row of each sample sees, one interval ``[lo, hi)`` a sample."""
+
+
+def seen_columns(visible: np.ndarray) -> Seen:
+    """Of intervals ``[B, A, 2]``; ``(0, 0)`` for a sample none of whose rows sees anything."""
+    sees = visible[..., 0] < visible[..., 1]  # [B, A]
+    return tuple(
+        (int(rows[:, 0].min()), int(rows[:, 1].max())) if len(rows) else (0, 0)
+        for rows in (sample[some] for sample, some in zip(visible, sees, strict=True))
+    )
+
+
+@lru_cache(maxsize=128)
+def narrowed(segments: tuple[Segments, ...], seen: Seen) -> tuple[Segments, ...]:
+    """The segments with no owner for keys outside what is seen, so that no unit is cut there."""
+    tables = []
+    for table, (lo, hi) in zip(segments, seen, strict=True):
+        rows = [
+            (max(start, lo), min(stop, hi), owner)
+            for start, stop, owner in zip(table.starts, table.stops, table.owners, strict=True)
+        ]
+        rows = [(0, lo, HIDDEN), *(row for row in rows if row[0] < row[1]), (hi, table.n_keys, HIDDEN)]
+        starts, stops, owners = zip(*rows, strict=True)
+        tables.append(Segments(starts, stops, owners, table.n_keys, table.n_spans))
+    return tuple(tables)
+
+
 def cut(segments: tuple[Segments, ...], unit: int) -> tuple[np.ndarray, np.ndarray]:
     """Cut every segment into units of ``unit`` keys, the last one shorter; keys of no span get none.
 
@@ -53,7 +81,7 @@ def cut(segments: tuple[Segments, ...], unit: int) -> tuple[np.ndarray, np.ndarr
     return np.concatenate(rows).astype(np.int32), edges.astype(np.int32)
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=128)  # a layer may ask for dozens of intervals
 def _unit_table(segments: tuple[Segments, ...], unit: int, device: torch.device, stream: int) -> UnitTable:
     return UnitTable(*(upload(table, device) for table in cut(segments, unit)))
 

@@ -16,6 +16,7 @@ from attnprobe_kernels.tiles import (
     column_tiles,
     loaded_tiles,
     map_tile,
+    map_tiles,
     merge_tile,
     span_tiles,
     split_head_dim,
@@ -63,7 +64,7 @@ FEATURES: dict[str, frozenset[str]] = {
     "all": frozenset({"softcap", "head_bias", "alibi"}),
 }
 ROWS = {"decode": (1, 4), "few": (9, 8), "many": (1024, 4)}  # query rows, query heads a key head
-KERNELS = ("span_lse", "span_top", "column_mass", "prefill_map")
+KERNELS = ("span_lse", "span_top", "column_mass", "prefill_map", "wide_map")  # the last: 64-bit offsets within a tile
 LAYOUTS = ("contiguous", "scattered", "keys last")  # of the elements of the head dimension
 
 
@@ -87,8 +88,10 @@ class Variant:
         scattered = self.layout != "contiguous"
         if self.kernel == "column_mass":
             return column_tiles(device, dtype, self.head_dim, n_rows, scattered=scattered)
-        if self.kernel == "prefill_map":
-            return loaded_tiles(device, dtype, self.head_dim, n_rows, scattered=scattered)
+        if self.kernel in ("prefill_map", "wide_map"):
+            biased = bool(FEATURES[self.features] & {"bias", "head_bias", "alibi"})
+            wide = self.kernel == "wide_map"
+            return map_tiles(device, dtype, self.head_dim, n_rows, biased=biased, scattered=scattered, wide=wide)
         per_head_bias = "head_bias" in FEATURES[self.features]
         return (loaded_tiles if self.kernel == "span_top" else span_tiles)(
             device, dtype, self.head_dim, n_rows * group, per_head_bias=per_head_bias, scattered=scattered
@@ -102,7 +105,7 @@ class Variant:
             across, units = merge_tile(ROWS[self.rows][0] * group)
             top = self.kernel == "merge_tops"
             absent = {} if top else dict.fromkeys(("top_units", "key_units", "top", "key"))
-            return {"G": group, "BR": across, "BU": units, "TOP": top} | absent
+            return {"G": group, "BR": across, "BU": units, "TOP": top, "SINKS": True} | absent
         if self.kernel == "add_pieces":
             return {"BP": 32, "BC": 64}
         if self.kernel == "row_bounds":
@@ -127,10 +130,10 @@ class Variant:
             constants |= {"BM": tiles.rows, "BE": tiles.edge, "LATE_SCALE": late_scale, "TOP": top}
             if not top:
                 constants |= {"top": None, "key": None}
-        elif self.kernel == "prefill_map":
+        elif self.kernel in ("prefill_map", "wide_map"):
             across, columns = map_tile(min(128, tiles.rows))
             constants |= {"BM": tiles.rows, "BE": tiles.edge, "LATE_SCALE": late_scale, "BIAS": int(bias > 0)}
-            constants |= {"BR": across, "BS": columns, "SINKS": True, "WIDE": False}
+            constants |= {"BR": across, "BS": columns, "SINKS": True, "WIDE": self.kernel == "wide_map"}
         else:
             constants |= {"BR": tiles.rows, "BE": tiles.edge, "BB": 128, "BIAS": bias > 0}
         if not bias:
@@ -181,11 +184,11 @@ def cover(factors: Mapping[str, Sequence[object]], strength: int = 2, seed: int 
             yield row
 
 
-def variants(*, exhaustive: bool = False) -> list[Variant]:
+def variants(targets: Sequence[str] = tuple(TARGETS), *, exhaustive: bool = False) -> list[Variant]:
     """The shapes that matter most on every target, and a cover of all pairs of values (of all triples: exhaustive)."""
     common = [
         Variant(kernel, target, "bf16", head_dim, rows, "plain", "contiguous")
-        for target in TARGETS
+        for target in targets
         for kernel, head_dim, rows in (
             ("span_lse", 128, "many"),
             ("span_lse", 128, "decode"),
@@ -199,7 +202,8 @@ def variants(*, exhaustive: bool = False) -> list[Variant]:
             ("add_pieces", 128, "many"),
         )
     ]
-    covering = [Variant(**row) for row in cover(FACTORS, 3 if exhaustive else 2)]  # type: ignore[arg-type]
+    factors = {**FACTORS, "target": tuple(targets)}
+    covering = [Variant(**row) for row in cover(factors, 3 if exhaustive else 2)]  # type: ignore[arg-type]
     return [variant for variant in dict.fromkeys(common + covering) if _supported(variant)]
 
 

@@ -9,7 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnprobe_kernels import Segments, SpanTop, column_mass, span_top
+from attnprobe_kernels import Segments, SpanTop, column_mass, span_lse
+from attnprobe_kernels.naive import logits
+from attnprobe_kernels.rows import check_rows
 from benchmarks.registry import ROW_BLOCK, Case, Inputs
 
 RELATIVE = 1e-4
@@ -47,19 +49,28 @@ def sampled_blocks(case: Case) -> list[int]:
     return sorted({0, last // 2, last})
 
 
-def _head_top(case: Case, inputs: Inputs, head: int, rows: Sequence[int]) -> SpanTop:
-    """float64 ``[len(rows), S]`` of one query head, by the definition."""
+def _head_inputs(case: Case, inputs: Inputs, head: int, rows: Sequence[int]) -> tuple[Tensor, Tensor, np.ndarray]:
+    """Queries, keys and intervals of one query head, from the first key on that any row sees."""
     kv_head = head // case.group
     first = case.first_key
     keys = inputs.k[:, kv_head : kv_head + 1, first:]
     queries = inputs.q[:, head : head + 1, list(rows)]
-    visible = case.visible[None, list(rows)] - np.int32(first)
-    segments: Segments = case.segments.clip(first, case.n_keys - first)
-    return SpanTop(*(x[0, 0] for x in span_top(queries, keys, segments, visible=visible, backend="naive")))
+    return queries, keys, case.visible[None, list(rows)] - np.int32(first)
 
 
 def _head_lse(case: Case, inputs: Inputs, head: int, rows: Sequence[int]) -> Tensor:
-    return _head_top(case, inputs, head, rows).lse
+    """float64 ``[len(rows), S]`` of one query head, by the definition."""
+    queries, keys, visible = _head_inputs(case, inputs, head, rows)
+    segments: Segments = case.segments.clip(case.first_key, case.n_keys - case.first_key)
+    return span_lse(queries, keys, segments, visible=visible, backend="naive")[0, 0]
+
+
+def _head_logits(case: Case, inputs: Inputs, head: int, rows: Sequence[int]) -> Tensor:
+    """float64 ``[len(rows), N]`` of one query head, by the definition; ``-inf`` where a row does not see a key."""
+    queries, keys, visible = _head_inputs(case, inputs, head, rows)
+    given = dict.fromkeys(("scale", "q_start", "window", "softcap", "key_bias", "alibi_slopes", "mask"))
+    z = logits(check_rows(queries, keys, visible=visible, **given))[0, 0]
+    return torch.nn.functional.pad(z, (case.first_key, 0), value=float("-inf"))
 
 
 def _column_reference(case: Case, inputs: Inputs, head: int) -> Tensor:
@@ -80,11 +91,22 @@ def _column_reference(case: Case, inputs: Inputs, head: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Expected:
-    """float64 masses of the sample, the rows' totals in nats (of what gives logs), and how to take the sample."""
+    """What a sample of a result must be, and how to take it.
+
+    Parameters
+    ----------
+    masses
+        float64.
+    totals
+        Of the rows, in nats, of what gives logs.
+    logits
+        float64 ``[heads, rows, N]``, of what names keys.
+    """
 
     masses: Tensor
     totals: Tensor | None
     sample: Callable[[Tensor], Tensor]
+    logits: Tensor | None = None
 
 
 def reference(case: Case, inputs: Inputs) -> Expected:
@@ -92,12 +114,12 @@ def reference(case: Case, inputs: Inputs) -> Expected:
     heads = sampled_heads(case)
     if case.operation in ("span_lse", "span_top"):
         rows = sampled_rows(case)
-        tops = [_head_top(case, inputs, head, rows) for head in heads]
-        lse, logit = torch.stack([top.lse for top in tops]), torch.stack([top.top_logit for top in tops])
+        lse = torch.stack([_head_lse(case, inputs, head, rows) for head in heads])
+        z = None
+        if case.operation == "span_top":
+            z = torch.stack([_head_logits(case, inputs, head, rows) for head in heads])
         totals = torch.logsumexp(lse, -1)
-        logs = lse if case.operation == "span_lse" else torch.cat([lse, logit], -1)
-        masses = torch.exp(logs - totals[..., None])
-        return Expected(masses, totals, lambda found: found[0][heads][:, rows])
+        return Expected(torch.softmax(lse, -1), totals, lambda found: found[0][heads][:, rows], z)
     if case.operation == "column_mass":
         masses = torch.stack([_column_reference(case, inputs, head) for head in heads])
         return Expected(masses, None, lambda found: found[0][heads])
@@ -138,26 +160,54 @@ def judge(found: Tensor, wanted: Tensor, *, relative: float | None, absolute: fl
     return Verdict(not reasons, worst, worst_relative, "; ".join(reasons))
 
 
-def _logs(result: Tensor | SpanTop) -> Tensor:
-    """What is compared: the result, or log-sum-exps and largest logits side by side."""
-    return result if isinstance(result, Tensor) else torch.cat([result.lse, result.top_logit], dim=-1)
+def _fault_of_top(segments: Segments, z: Tensor, logit: Tensor, key: Tensor) -> str:
+    """What is wrong with largest logits and their keys ``[heads, rows, S]``, beside all logits; empty if nothing is."""
+    columns = torch.arange(z.shape[-1], device=z.device)
+    for owner, (start, stop) in enumerate(zip(segments.starts, segments.stops, strict=True)):
+        of_span = z[..., start:stop]
+        largest = of_span.amax(-1) if stop > start else z.new_full(z.shape[:-1], float("-inf"))
+        found, named = logit[..., owner].double(), key[..., owner].long()
+        none = largest == float("-inf")
+        if not torch.equal(found == float("-inf"), none) or not torch.equal(named == -1, none):
+            return f"span {owner}: a heaviest key where a row sees none, or none where it sees some"
+        if bool(none.all()):
+            continue
+        if not bool(torch.isin(named[~none], columns[start:stop]).all()):
+            return f"span {owner}: a heaviest key is not of the span"
+        gap = float((found - largest)[~none].abs().max())
+        if not gap <= RELATIVE:
+            return f"span {owner}: a largest logit is off by {gap:.1e} nats"
+        there = z.gather(-1, named.clamp(min=0)[..., None])[..., 0]
+        gap = float((largest - there)[~none].max())
+        if not gap <= RELATIVE:
+            return f"span {owner}: the logit of a heaviest key is {gap:.1e} nats below the largest"
+    return ""
+
+
+def _parts(result: Tensor | SpanTop) -> tuple[Tensor, ...]:
+    return (result,) if isinstance(result, Tensor) else tuple(result)
 
 
 def check_own(case: Case, inputs: Inputs, expected: Expected, call: Callable[[], Tensor | SpanTop]) -> Verdict:
     """Judge an operation of this package: tight bounds, every element written, and the same bits when repeated."""
-    result = _logs(call())
-    poison = torch.full_like(result, float("nan"))
+    parts = _parts(call())
+    poison = [torch.full_like(part, float("nan") if part.is_floating_point() else -(2**30)) for part in parts]
     del poison  # its memory is what the next result is likely to be given
-    if not torch.equal(result, _logs(call())):
+    if not all(map(torch.equal, parts, _parts(call()))):
         return _failed("two calls on the same inputs differ, or left an element out")
-    found = expected.sample(result).double()
+    found, *top = (expected.sample(part) for part in parts)
+    found = found.double()
     if expected.totals is not None:
         # Masses alone would not show a constant added to a whole row.
-        totals = torch.logsumexp(found[..., : case.segments.n_spans], -1)
+        totals = torch.logsumexp(found, -1)
         gap = float((totals - expected.totals).abs().max())
         if not gap <= RELATIVE:
             return _failed(f"a row's total is off by {gap:.1e} nats")
         found = torch.exp(found - totals[..., None])
+    if expected.logits is not None:
+        fault = _fault_of_top(case.segments, expected.logits, *top)
+        if fault:
+            return _failed(fault)
     if inputs.q.dtype == torch.float32:
         return judge(found, expected.masses, relative=None, absolute=ABSOLUTE)
     return judge(found, expected.masses, relative=RELATIVE, absolute=None)

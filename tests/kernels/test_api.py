@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 from kernel_cases import DEVICE, cut_evenly, draw, queries_and_keys
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from attnprobe_kernels import Segments, column_mass, prefill_map, span_lse
-from attnprobe_kernels.backends import choose, triton_refusal
+from attnprobe_kernels.backends import MAX_SOFTCAP, choose, triton_refusal
 from attnprobe_kernels.rows import check_rows
 
 ONE = cut_evenly(20, 1)
@@ -80,6 +81,23 @@ def test_other_arguments_that_are_refused():
         prefill_map(q, k, ONE, block=0)
 
 
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [("k", (1, 2, 20, 64)), ("key_bias", (1, 1, 20)), ("alibi_slopes", (4,)), ("mask", (1, 1, 3, 20)), ("sinks", (4,))],
+)
+def test_tensors_of_another_device_are_named(name, shape):
+    q, k = queries_and_keys(n_keys=20)
+    given = {"k": k, name: torch.empty(shape, device="meta")}
+    with pytest.raises(ValueError, match=rf"^{name} is on meta and q on {q.device}: move {name} to q's device$"):
+        span_lse(q, segments=ONE, **given)
+
+
+def test_a_total_of_another_device_is_named():
+    q, k = queries_and_keys(n_keys=20)
+    with pytest.raises(ValueError, match="lse_total is on meta"):
+        column_mass(q, k, torch.empty((1, 4, 3), device="meta"))
+
+
 @pytest.mark.skipif("jaxtyping" not in sys.modules, reason="jaxtyping is not installed")
 def test_annotated_shapes_are_checked():
     q, k = queries_and_keys(n_keys=20)
@@ -106,6 +124,48 @@ def test_why_triton_cannot_take_some_arguments():
     assert "of one dtype, got torch.float16 and torch.float32" in str(triton_refusal(arguments(q.half(), k)))
     wide = draw((1, 1, 20, 576), 0)
     assert triton_refusal(arguments(wide[:, :, :3], wide)) == "takes head dimensions up to 512, got 576"
+
+
+@pytest.fixture
+def fake_gpu(monkeypatch):
+    """Tensors that say they are on an NVIDIA device of the capability that this is given."""
+    pytest.importorskip("triton")
+    monkeypatch.setattr(torch.version, "hip", None)
+
+    def inputs(*capability):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+        with FakeTensorMode():
+            return torch.empty((1, 4, 3, 64), device="cuda:0"), torch.empty((1, 2, 20, 64), device="cuda:0")
+
+    return inputs
+
+
+@pytest.mark.parametrize("capability", [(8, 0), (8, 9), (9, 0), (12, 0)])
+def test_triton_takes_devices_from_ampere_on(fake_gpu, capability):
+    assert triton_refusal(arguments(*fake_gpu(*capability))) is None
+
+
+def test_older_devices_get_chunked(fake_gpu):
+    args = arguments(*fake_gpu(7, 5))
+    assert choose("auto", args).__name__ == "attnprobe_kernels.chunked"
+    message = 'backend "triton" needs compute capability 8.0 or newer, cuda:0 has 7.5; use "chunked" or "auto"'
+    with pytest.raises(ValueError, match=message):
+        choose("triton", args)
+
+
+def test_amd_devices_count_their_architectures_otherwise(fake_gpu, monkeypatch):
+    args = arguments(*fake_gpu(7, 5))
+    monkeypatch.setattr(torch.version, "hip", "7.0")
+    assert triton_refusal(args) is None
+
+
+def test_softcaps_above_the_limit_get_chunked(fake_gpu):
+    q, k = fake_gpu(9, 0)
+    assert triton_refusal(arguments(q, k, softcap=MAX_SOFTCAP)) is None
+    args = arguments(q, k, softcap=MAX_SOFTCAP + 1)
+    assert choose("auto", args).__name__ == "attnprobe_kernels.chunked"
+    with pytest.raises(ValueError, match="takes softcaps up to 100, beyond which its tanh is too coarse, got 101"):
+        choose("triton", args)
 
 
 @pytest.mark.skipif(DEVICE == "cuda", reason="the tensors can be taken")

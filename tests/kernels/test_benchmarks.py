@@ -162,6 +162,24 @@ def test_a_wrong_heaviest_key_is_refused() -> None:
     assert not own_verdict(case, lambda result: result._replace(top_logit=result.top_logit - 0.1)).ok
     assert not own_verdict(case, lambda result: result._replace(lse=result.lse + 0.1)).ok
 
+    def reason(change: Any) -> str:
+        return str(own_verdict(case, lambda result: result._replace(top_key=change(result.top_key))).reason)
+
+    assert "is not of the span" in reason(lambda key: key.flip(-1))
+    assert "below the largest" in reason(lambda key: torch.where(key == key.max(), key - 1, key))
+    assert "where a row sees none" in reason(lambda key: torch.full_like(key, -1))
+    assert "is not of the span" in reason(lambda key: key - 2**30)
+    calls = iter(range(9))
+    assert "differ" in reason(lambda key: key + next(calls))
+
+
+def test_a_wrong_logit_of_a_faint_span_is_refused() -> None:
+    def change(result: Any) -> Any:
+        faint = result.top_logit == result.top_logit.amin(-1, keepdim=True)
+        return result._replace(top_logit=torch.where(faint, result.top_logit - 0.1, result.top_logit))
+
+    assert "a largest logit is off by 1.0e-01 nats" in own_verdict(QUICK_CASES[-1], change).reason
+
 
 def test_results_that_change_are_refused() -> None:
     calls = []
@@ -282,7 +300,7 @@ def test_gpu_check_says_that_there_is_no_device(
     assert "no CUDA or ROCm device" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("outcome", "status"), [({"status": 0}, 0), ({"status": 1}, 1), ({"left_out": "x"}, 0)])
+@pytest.mark.parametrize(("outcome", "status"), [({"status": 0}, 0), ({"status": 1}, 1), ({"left_out": "x"}, 1)])
 def test_gpu_check_keeps_within_its_budget(
     outcome: dict[str, Any], status: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -290,7 +308,7 @@ def test_gpu_check_keeps_within_its_budget(
 
     def run_stage(stage: gpu_check.Stage, seconds: float) -> dict[str, Any]:
         given[stage.name] = seconds
-        return {"seconds": 1.0, **outcome}
+        return {"seconds": 1.0, "results": [], **outcome}
 
     monkeypatch.setattr(gpu_check, "run_stage", run_stage)
     assert gpu_check.main(["--device", "cpu", "--quick", "--budget", "100", "--out", str(tmp_path)]) == status
@@ -300,13 +318,82 @@ def test_gpu_check_keeps_within_its_budget(
     assert list(json.loads(path.read_text())["stages"]) == list(given)
 
 
-def test_a_stage_that_hangs_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_check, "SPARE_SECONDS", 0.1)
-    stage = gpu_check.Stage("hangs", ("-c", "import time; time.sleep(60)"), takes_budget=False)
-    result = gpu_check.run_stage(stage, 0.5)
+def test_every_stage_has_its_part_of_the_budget() -> None:
+    names = [stage.name for stage in gpu_check.stages("cuda", quick=False)]
+    assert names == list(gpu_check.SHARES)
+    ends = list(gpu_check.SHARES.values())
+    assert ends == sorted(set(ends))
+    assert ends[-1] == 1.0
+
+
+HANGS = """
+import sys, time
+from pathlib import Path
+Path(sys.argv[sys.argv.index("--json") + 1]).write_text('{"runs": [{"tokens": 5}, {"left_out": "x"}]}')
+time.sleep(60)
+"""
+
+
+def test_stages_that_hang_are_cut_and_leave_what_they_have(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hanging = [gpu_check.Stage("alone", ("-c", HANGS)), gpu_check.Stage("several", ("-c", HANGS), processes=2)]
+    monkeypatch.setattr(gpu_check, "stages", lambda device, quick: [*hanging, gpu_check.Stage("late", ("-c", ""))])
+    monkeypatch.setattr(gpu_check, "SHARES", {"alone": 0.5, "several": 1.0, "late": 1.0})
+    monkeypatch.setattr(gpu_check, "SPARE_SECONDS", 0.3)
+    assert gpu_check.main(["--device", "cpu", "--quick", "--budget", "4", "--out", str(tmp_path)]) == 1
+    (path,) = tmp_path.glob("cpu-*.json")
+    alone, several, late = json.loads(path.read_text())["stages"].values()
+    assert alone["results"] == [{"runs": [{"tokens": 5}, {"left_out": "x"}]}]
+    assert len(several["results"]) == 2
+    assert late == {"left_out": "time limit"}
+    said = capsys.readouterr().out
+    assert "alone: CUT by the time limit, 2 s, 1 of 2 cases left out" in said
+    assert "several: CUT by the time limit, 2 s, 2 of 4 cases left out" in said
+    assert "late: NOT RUN: time limit" in said
+
+
+TESTS = """
+import time, pytest
+
+@pytest.mark.parametrize("number", range(5))
+def test_some(number):
+    time.sleep(0.2)
+    assert number != 1
+
+@pytest.mark.skip
+def test_none(): pass
+"""
+
+
+@pytest.fixture
+def few_tests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    """How to run some tests as a stage."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    (tmp_path / "test_few.py").write_text(TESTS)
+    return ("-m", "pytest", str(tmp_path), "-q", "-p", "no:cacheprovider", "-p", "benchmarks.outcomes")
+
+
+def test_tests_are_shared_out_and_their_outcomes_kept(few_tests: tuple[str, ...]) -> None:
+    result = gpu_check.run_stage(gpu_check.Stage("tests", few_tests, processes=2), 300)
+    assert len(result["results"]) == 2
+    assert result["status"] == 1
+    found = [(name.split("::")[1], how[:6]) for part in result["results"] for name, how in part["tests"].items()]
+    hows = ("passed", "failed", "passed", "passed", "passed")
+    assert sorted(found) == [("test_none", "skippe"), *((f"test_some[{i}]", how) for i, how in enumerate(hows))]
+    (line,) = gpu_check.report({"tests": result})
+    assert line.startswith("tests: FAILED, exit 1, ")
+    assert line.endswith(" s, 6 of 6 tests run, 1 failed")
+
+
+def test_tests_stop_at_the_time_limit(few_tests: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_check, "SPARE_SECONDS", 300.0)  # the budget of the tests is no time at all
+    result = gpu_check.run_stage(gpu_check.Stage("tests", few_tests), 300.01)
+    assert list(result["results"][0]["tests"].values()) == ["passed", *["not run"] * 5]
     assert result["status"] != 0
-    assert "stopped" in result["left_out"]
-    assert gpu_check.run_stage(stage, 0.05) == {"left_out": "time limit"}
+    (line,) = gpu_check.report({"tests": result})
+    assert line.startswith("tests: CUT by the time limit, ")
+    assert line.endswith(" s, 1 of 6 tests run, 0 failed")
 
 
 @pytest.fixture(scope="module")
@@ -383,5 +470,6 @@ def test_dry_run_of_everything(tmp_path: Path) -> None:
     (path,) = tmp_path.glob("cpu-*.json")
     stages = json.loads(path.read_text())["stages"]
     assert {name: stage["status"] for name, stage in stages.items()} == {"tests": 0, "kernels": 0, "llama-tiny": 0}
-    assert len(stages["kernels"]["results"]["kernels"]) == len(QUICK_CASES)
-    assert stages["llama-tiny"]["results"]["runs"][0]["same_tokens"]
+    assert set(stages["tests"]["results"][0]["tests"].values()) == {"skipped"}
+    assert len(stages["kernels"]["results"][0]["kernels"]) == len(QUICK_CASES)
+    assert stages["llama-tiny"]["results"][0]["runs"][0]["same_tokens"]

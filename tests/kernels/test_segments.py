@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -68,6 +70,33 @@ def test_clip_keeps_every_owner(segments, offset, length):
     expected[: len(kept)] = kept
     if length == 0 or len(kept) > 0:
         assert np.array_equal(owner_of_each_key(segments.clip(offset, length)), expected)
+
+
+@given(segments=covers(), data=st.data())
+@settings(deadline=None, derandomize=True, max_examples=150)
+def test_rows_may_see_owned_keys_alone(segments, data):
+    column = st.integers(-3, segments.n_keys + 3)
+    rows = [sorted(pair) for pair in data.draw(st.lists(st.tuples(column, column), max_size=4))]
+    owners = dict(enumerate(owner_of_each_key(segments)))
+    missing = [sum(owners.get(key, HIDDEN) == HIDDEN for key in range(*row)) for row in rows]
+    visible = np.array(rows, dtype=np.int32).reshape(-1, 2)
+    if any(missing):
+        first = next(index for index, number in enumerate(missing) if number)
+        with pytest.raises(ValueError, match=f"row {first} sees {missing[first]} keys that belong to no span"):
+            segments.check_owned(visible)
+    else:
+        segments.check_owned(visible)
+
+
+def test_the_owners_of_many_rows_take_little_memory():
+    n_rows, n_spans = 20_000, 300
+    segments = Segments.from_spans([[(5 + i, 6 + i)] for i in range(n_spans)], n_spans + 5, hidden=[(0, 5)])
+    visible = np.tile(np.array([5, n_spans + 5], dtype=np.int32), (n_rows, 1))
+    tracemalloc.start()
+    segments.check_owned(visible)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 100 * n_rows  # bytes; a number for every row and span takes 2400 a row
 
 
 @given(segments=covers(), data=st.data())

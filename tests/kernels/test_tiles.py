@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import itertools
+from types import SimpleNamespace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -10,13 +13,16 @@ from attnprobe_kernels import Segments
 from attnprobe_kernels.tiles import (
     MAP_WORKSPACE_BYTES,
     choose_unit,
+    column_tiles,
+    device_of,
     loaded_tiles,
     map_shares,
+    map_tiles,
     span_tiles,
     split_head_dim,
 )
 from attnprobe_kernels.units import cut
-from attnprobe_kernels.variants import DTYPES, FACTORS, HEAD_DIMS, TARGETS, cover, variants
+from attnprobe_kernels.variants import DTYPES, FACTORS, HEAD_DIMS, KERNELS, TARGETS, cover, variants
 
 H200 = TARGETS["sm_90"].device
 
@@ -87,6 +93,28 @@ def test_two_programs_of_the_map_and_of_the_heaviest_keys_share_a_processor_on_h
     assert loaded_tiles(H200, torch.float32, 128, 4096).registers == 255
 
 
+def test_maps_with_a_bias_have_all_registers_on_hopper():
+    for biased, registers in ((False, 128), (True, 255)):
+        assert map_tiles(H200, torch.bfloat16, 96, 4096, biased=biased).registers == registers
+
+
+@pytest.mark.parametrize("n_rows", [1, 9, 1024])
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+def test_consumer_blackwell_has_the_tensor_cores_of_ada(monkeypatch, head_dim, n_rows):
+    ada = TARGETS["sm_89"].device
+    figures = SimpleNamespace(
+        major=12,
+        multi_processor_count=ada.processors,
+        shared_memory_per_block_optin=ada.shared,
+        shared_memory_per_multiprocessor=ada.shared_total,
+    )
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: figures)
+    monkeypatch.setattr(torch.version, "hip", None)
+    device = device_of.__wrapped__(torch.device("cuda:0"))
+    for choose in (span_tiles, loaded_tiles, map_tiles, column_tiles):
+        assert choose(device, torch.bfloat16, head_dim, n_rows) == choose(ada, torch.bfloat16, head_dim, n_rows)
+
+
 def test_one_program_where_there_is_one_processor():
     tiles = span_tiles(H200, torch.float32, 64, 4)
     assert choose_unit(TARGETS["sm_90"].device, (Segments.from_bounds([(0, 1)], 1),), tiles, 1) == tiles.keys
@@ -112,4 +140,13 @@ def test_variants_hold_what_the_kernels_claim():
     assert {(v.target, v.dtype) for v in chosen} == {(t, d) for t in TARGETS for d in DTYPES}
     pairs = {(v.features, v.target) for v in chosen}
     assert len(pairs) == len(FACTORS["features"]) * len(TARGETS)
+    assert {v.target for v in chosen if v.kernel == "wide_map"} == set(TARGETS)
     assert len(variants(exhaustive=True)) > 3 * len(chosen)
+
+
+def test_the_cover_of_one_target_holds_every_pair_on_it():
+    chosen = [vars(v) for v in variants(["sm_90"])]
+    assert {v["target"] for v in chosen} == {"sm_90"}
+    for first, second in itertools.combinations([name for name in FACTORS if name != "target"], 2):
+        pairs = {(v[first], v[second]) for v in chosen if v["kernel"] in KERNELS}
+        assert len(pairs) == len(FACTORS[first]) * len(FACTORS[second])

@@ -85,3 +85,21 @@ def test_the_same_call_gives_the_same_bits():
     total = torch.zeros((1, 4, 40), device=DEVICE)
     first = column_mass(q, k, total, backend="triton")
     assert torch.equal(first, column_mass(q, k, total, backend="triton"))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_total_is_taken_as_it_lies_in_memory(monkeypatch, dtype):
+    q, k = queries_and_keys(2, (4, 2), n_rows=6, n_keys=70, head_dim=16)
+    total = torch.logsumexp(span_lse(q, k, cut_evenly(70, 1), backend="naive"), -1).to(dtype)  # [B, Hq, A]
+    longer = torch.full((7, 4, 9, 2), float("nan"), dtype=dtype, device=DEVICE)
+    cut = longer[1::3, :, 2:8, 1]
+    cut.copy_(total)
+
+    def refuse(self, *args, **kwargs):
+        assert self.is_contiguous()
+        return self
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.Tensor, "contiguous", refuse)
+        got = column_mass(q, k, cut, backend="triton")
+    assert (got - column_mass(q, k, total, backend="naive")).abs().max() <= 1e-6

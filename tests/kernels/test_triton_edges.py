@@ -8,6 +8,7 @@ import torch
 from kernel_cases import DEVICE, cut_evenly, draw, queries_and_keys
 
 from attnprobe_kernels import Segments, column_mass, prefill_map, span_lse, span_top
+from attnprobe_kernels.backends import MAX_SOFTCAP
 
 NAN, INF = float("nan"), float("inf")
 BACKENDS = ["naive", "chunked", "triton"]
@@ -141,6 +142,32 @@ def test_huge_and_tiny_scales(backend, scale, softcap):
     torch.testing.assert_close(mass.double(), torch.softmax(expected, -1).nan_to_num(), atol=1e-4, rtol=0)
     columns = column_mass(q, k, torch.logsumexp(lse, -1).float(), backend=backend, **features)
     assert not torch.isnan(columns).any()
+
+
+@pytest.mark.parametrize("spread", [1.5, 5.0, 50.0])
+def test_the_largest_softcap_is_within_the_contract(backend, spread):
+    q, k = (spread * draw((1, 2, 64, 16), 1), draw((1, 1, 64, 16), 2))
+    spans, features = cut_evenly(64, 16), {"softcap": MAX_SOFTCAP, "q_start": 0}
+    wanted = torch.softmax(span_lse(q, k, spans, backend="naive", **features), -1)
+    found = torch.softmax(span_lse(q, k, spans, backend=backend, **features).double(), -1)
+    assert (found - wanted).abs().max() <= 1e-5
+    found = prefill_map(q, k, spans, block=1, backend=backend, **features)
+    assert (found - wanted).abs().max() <= 1e-5
+
+
+def test_no_rows_have_the_dtype_of_some(backend):
+    spans, sinks = cut_evenly(N_KEYS, 3), draw((2,), 1)
+    for given in ({}, {"sinks": sinks}):
+        none, some = (
+            [
+                span_lse(q, k, spans, backend=backend, **given),
+                *span_top(q, k, spans, backend=backend, **given),
+                prefill_map(q, k, spans, backend=backend, **given),
+            ]
+            for q, k in (inputs(n_rows=0), inputs())
+        )
+        assert [x.dtype for x in none] == [x.dtype for x in some]
+        assert [x.shape[3] for x in none] == [x.shape[3] for x in some]
 
 
 def test_no_rows(backend):

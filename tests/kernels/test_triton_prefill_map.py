@@ -8,7 +8,6 @@ from kernel_cases import count_products, cut_evenly, draw, feature_table, querie
 
 from attnprobe_kernels import Segments, prefill_map
 from attnprobe_kernels.rows import check_rows
-from attnprobe_kernels.tiles import Tiles
 
 pytestmark = [
     pytest.mark.usefixtures("triton_ready", "poisoned"),
@@ -50,8 +49,8 @@ def test_blocks_of_more_rows_than_one_program_takes():
 def test_tiles_and_blocks_need_not_agree(monkeypatch, block):
     from attnprobe_kernels import triton_backend
 
-    real = triton_backend.loaded_tiles
-    monkeypatch.setattr(triton_backend, "loaded_tiles", lambda *a, **k: replace(real(*a, **k), rows=32, keys=32))
+    real = triton_backend.map_tiles
+    monkeypatch.setattr(triton_backend, "map_tiles", lambda *a, **k: replace(real(*a, **k), rows=32, keys=32))
     q, k = queries_and_keys(heads=(2, 1), n_rows=130, n_keys=150, head_dim=16, dtype=torch.float16)
     mass = compare(q, k, cut_evenly(150, 6), block, sinks=draw((2,), 5))
     torch.testing.assert_close(mass.sum(-1), torch.ones_like(mass[..., 0]), atol=1e-5, rtol=0)
@@ -61,8 +60,8 @@ def test_tiles_and_blocks_need_not_agree(monkeypatch, block):
 def test_programs_share_out_the_tiles_of_a_head(monkeypatch, shares):
     from attnprobe_kernels import triton_backend
 
-    real = triton_backend.loaded_tiles
-    monkeypatch.setattr(triton_backend, "loaded_tiles", lambda *a, **k: replace(real(*a, **k), rows=16, keys=32))
+    real = triton_backend.map_tiles
+    monkeypatch.setattr(triton_backend, "map_tiles", lambda *a, **k: replace(real(*a, **k), rows=16, keys=32))
     monkeypatch.setattr(triton_backend, "map_shares", lambda *_: shares)
     q, k = queries_and_keys(2, (2, 1), n_rows=75, n_keys=75, head_dim=16)
     compare(q, k, [cut_evenly(75, 3), Segments.from_spans([[(0, 9), (40, 75)], [(9, 40)]], 75)], 16)
@@ -96,14 +95,13 @@ def test_far_rows_and_keys_take_wide_offsets(monkeypatch):
     from attnprobe_kernels import triton_backend
 
     q, k = queries_and_keys(heads=(2, 1), n_rows=20, n_keys=40, head_dim=40)
-    narrow = prefill_map(q, k, cut_evenly(40, 3), block=8, backend="triton")
     monkeypatch.setattr(triton_backend, "_wide", lambda *_: True)
-    assert torch.equal(narrow, prefill_map(q, k, cut_evenly(40, 3), block=8, backend="triton"))
+    compare(q, k, cut_evenly(40, 3), 8)
     monkeypatch.undo()
     far = torch.empty_strided((1, 1, 40, 40), (0, 0, 2**26, 1), device="meta")
     args = check_rows(far[:, :, :1], far, **dict.fromkeys(NAMES))
-    assert triton_backend._wide(args, Tiles(16, 32, 32, 4, 2))
-    assert not triton_backend._wide(check_rows(q, k, **dict.fromkeys(NAMES)), Tiles(16, 32, 32, 4, 2))
+    assert triton_backend._wide(args)
+    assert not triton_backend._wide(check_rows(q, k, **dict.fromkeys(NAMES)))
 
 
 def test_samples_with_segments_of_their_own_and_an_empty_document():

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import mmap
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from kernel_cases import DEVICE, assert_lse_close, count_products, cut_evenly, draw, feature_table, queries_and_keys
 
-from attnprobe_kernels import Segments, span_lse
+from attnprobe_kernels import Segments, span_lse, span_top
+from attnprobe_kernels.rows import check_rows
+from attnprobe_kernels.variants import TARGETS
 
 pytestmark = [
     pytest.mark.usefixtures("triton_ready", "poisoned"),
@@ -199,3 +202,82 @@ def test_units_that_no_row_sees_are_skipped(monkeypatch):
     assert products([0, 0]) == 0
     assert products([2040, 2048]) <= everything / 8
     assert products([0, 1024]) <= everything * 0.6
+
+
+@pytest.mark.parametrize("window", [1024, 8192, None])
+def test_every_program_of_a_single_row_has_keys_that_it_sees(monkeypatch, window):
+    from attnprobe_kernels import triton_backend
+
+    n_keys, n_kv_heads = 131072, 8
+    device = TARGETS["sm_90"].device
+    monkeypatch.setattr(triton_backend, "device_of", lambda _: device)
+    q = torch.zeros(1, 32, 1, 128, dtype=torch.bfloat16)
+    k = q[:, :n_kv_heads].expand(1, n_kv_heads, n_keys, 128)
+    features = dict.fromkeys(("scale", "q_start", "softcap", "key_bias", "alibi_slopes", "visible", "mask"))
+    args = check_rows(q, k, window=window, **features)
+    tiles, table = triton_backend._plan(args, [cut_evenly(n_keys, 10)], top=False)
+    starts, stops = table.units[:, 1], table.units[:, 2]
+    seen = n_keys if window is None else window
+    assert (stops > n_keys - seen).all()
+    assert (stops - starts).sum() == seen
+    # As many programs as the device holds at a time, or as short as they get.
+    assert len(starts) * n_kv_heads >= 0.9 * min(2 * device.processors, seen // tiles.keys * n_kv_heads)
+
+
+def test_intervals_on_the_device_are_not_looked_at(monkeypatch):
+    from attnprobe_kernels import triton_backend
+
+    q, k = queries_and_keys(n_rows=1, n_keys=300, head_dim=16)
+    on_device = torch.zeros((1, 1, 2), dtype=torch.int32, device="meta")
+    features = dict.fromkeys(("scale", "q_start", "window", "softcap", "key_bias", "alibi_slopes", "mask"))
+    args = check_rows(q, k, visible=np.array([[[290, 300]]]), **features)
+    _, narrow = triton_backend._plan(args, [cut_evenly(300, 2)], top=False)
+    _, whole = triton_backend._plan(replace(args, visible=on_device), [cut_evenly(300, 2)], top=False)
+    assert (narrow.units[:, 2] - narrow.units[:, 1]).sum() == 10
+    assert (whole.units[:, 2] - whole.units[:, 1]).sum() == 300
+
+
+def torch_operations(monkeypatch, call):
+    """Names of what torch itself runs in a call whose tables are there, and the number of launches."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from triton.runtime.interpreter import InterpretedFunction
+
+    names, launches = [], []
+
+    class Listing(TorchDispatchMode):
+        def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+            names.append(str(operation))
+            return operation(*args, **(kwargs or {}))
+
+    call()
+    with monkeypatch.context() as patch, Listing():
+        patch.setattr(InterpretedFunction, "run", lambda *a, **k: launches.append(1))
+        call()
+    return names, len(launches)
+
+
+@pytest.mark.parametrize("operation", [span_lse, span_top], ids=["span_lse", "span_top"])
+def test_sinks_cost_no_launch(monkeypatch, operation):
+    q, k = queries_and_keys(2, (4, 2), n_rows=3, n_keys=111, head_dim=16)
+    without = torch_operations(monkeypatch, lambda: operation(q, k, cut_evenly(111, 3), backend="triton"))
+    sinks = draw((4,), 5, torch.bfloat16)
+    with_sinks = torch_operations(
+        monkeypatch, lambda: operation(q, k, cut_evenly(111, 3), sinks=sinks, backend="triton")
+    )
+    assert with_sinks == without
+    assert without[1] == 2
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_sinks_of_any_dtype_and_stride(dtype):
+    q, k = queries_and_keys(2, (4, 2), n_rows=3, n_keys=70, head_dim=16)
+    sinks = draw((8,), 5, dtype)[::2]
+    visible = np.array([[[0, 70], [5, 5], [60, 70]]] * 2, dtype=np.int32)
+    got = compare(q, k, cut_evenly(70, 3), sinks=sinks, visible=visible)
+    assert torch.equal(got[..., -1], sinks.float()[None, :, None].expand(2, 4, 3))
+
+
+def test_a_sink_without_any_span():
+    q, k = queries_and_keys(n_rows=2, n_keys=20)
+    nothing = Segments.from_spans([], 20, hidden=[(0, 20)])
+    compare(q, k, nothing, sinks=draw((4,), 5), visible=np.zeros((1, 2, 2), np.int32))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from attnprobe_kernels import Segments
 from attnprobe_kernels.segments import HIDDEN
-from attnprobe_kernels.units import cut, unit_table
+from attnprobe_kernels.units import cut, narrowed, seen_columns, unit_table
 
 
 def test_units_stay_inside_segments_and_are_ordered_by_span():
@@ -45,7 +45,34 @@ def test_every_owned_key_is_in_exactly_one_unit_of_its_span(data, unit):
         assert np.array_equal(found[sample], expected)
 
 
+@given(data=st.data(), unit=st.integers(1, 70))
+@settings(deadline=None, derandomize=True, max_examples=150)
+def test_units_are_cut_only_where_some_row_sees(data, unit):
+    n_keys, n_rows = data.draw(st.integers(1, 60)), data.draw(st.integers(0, 4))
+    segments = tuple(data.draw(st.lists(tables(n_keys), min_size=1, max_size=3)))
+    ends = data.draw(st.lists(st.integers(0, n_keys), min_size=2 * n_rows * len(segments), max_size=2 * n_rows * 3))
+    visible = np.sort(np.reshape(ends[: 2 * n_rows * len(segments)], (len(segments), n_rows, 2)), axis=-1).astype(int)
+    everything, _ = cut(segments, 1)
+    units, edges = cut(narrowed(segments, seen_columns(visible)), unit)
+    assert len(edges) == len(segments) * max(table.n_spans for table in segments) + 1
+    found = {(sample, key) for sample, start, stop in units for key in range(start, stop)}
+    expected = set()
+    for sample, rows in enumerate(visible):
+        columns = [column for lo, hi in rows if lo < hi for column in (lo, hi - 1)]
+        between = range(min(columns), max(columns) + 1) if columns else ()
+        expected |= {(sample, key) for owner_sample, key, _ in everything if owner_sample == sample and key in between}
+    assert found == expected
+
+
 def test_a_table_is_uploaded_once():
     bounds = [(0, 5), (5, 40)]
     first = unit_table((Segments.from_bounds(bounds, 40),), 16, torch.device("cpu"))
     assert unit_table((Segments.from_bounds(bounds, 40),), 16, torch.device("cpu")) is first
+
+
+def test_a_layer_may_use_a_hundred_tables():
+    def layer():
+        every = [Segments.from_bounds([(0, start), (start, 200)], 200) for start in range(100)]
+        return [unit_table((segments,), 16, torch.device("cpu")) for segments in every]
+
+    assert all(first is second for first, second in zip(layer(), layer(), strict=True))

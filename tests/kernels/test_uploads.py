@@ -47,6 +47,19 @@ def test_every_stream_has_its_own_table(monkeypatch, name):
         assert table() is first
 
 
+def test_layers_share_more_intervals_than_a_layer_has_distances(monkeypatch):
+    uploaded = []
+    monkeypatch.setattr(rows, "upload", lambda table, device: uploaded.append(table) or upload(table, device))
+    rows._upload.cache_clear()
+    q, k = queries_and_keys(n_keys=20)
+    for _ in range(2):
+        for distance in range(20):
+            intervals = np.tile(np.array([0, distance], dtype=np.int32), (1, 3, 1))
+            given = {**dict.fromkeys(NAMES), "visible": intervals}
+            assert check_rows(q, k, **given).visible_on_device().tolist() == intervals.tolist()
+    assert len(uploaded) == 20
+
+
 def test_uploads_on_a_cpu_are_plain():
     table = np.array([[1, 2], [3, 4]], dtype=np.int32)
     assert stream_of(CPU) == 0
