@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterable, Sequence
-from decimal import Decimal
-from functools import lru_cache
-from typing import Any
+from decimal import Decimal, localcontext
+
+import regex
 
 # fmt: off
 _ONES = (
@@ -21,12 +21,19 @@ _TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ni
 _SMALL = {word: value for value, word in enumerate(_ONES)} | {word: 10 * i for i, word in enumerate(_TENS, start=2)}
 _LARGE = {"thousand": 1000, "million": 10**6, "billion": 10**9}
 _ARTICLES = ("a", "an", "the")
+UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
+"""Scripts without spaces between words, for a character class of ``regex``."""
+AFTER_DIGIT = regex.compile(r"(?<=\d)(?=\p{No})")
+"""Where a raised, small or circled digit or a fraction follows a digit, which compatibility forms would fuse."""
 # A token of any text once numbers are in one notation: scripts without spaces by character, a decimal number
 # (but not part of a date such as 18.05.2018), a whole number, a word.
-_TOKEN = (
-    r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]"
-    r"|(?<!\d\.)\d+\.\d+(?!\.?\d)|\d+|[\p{L}\p{N}--\d]+"
+_TOKEN = regex.compile(
+    rf"[{UNSPACED}]|(?<!\d\.)\d+\.\d+(?!\.?\d)|\d+|[\p{{L}}\p{{M}}\p{{N}}--\d]+",
+    regex.V1,
 )
+_THOUSANDS = regex.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?!,?\d)")
+_SPACED_THOUSANDS = regex.compile(r"(?<![\d.,])\d{1,3}(?:[ ']\d{3})+(?!\d)")
+_ARABIC_SEPARATORS = {0x66B: ".", 0x66C: ","}
 
 
 def holds_answer(text: str, answers: Iterable[str]) -> bool:
@@ -65,39 +72,29 @@ def any_held(key: str, answers: Iterable[Sequence[str]]) -> bool:
 
 def _readings(text: str) -> list[list[str]]:
     """Tokens as written, and with number words as digits, 10 000 taken as two numbers and as one."""
-    pattern, thousands, spaced = _patterns()
-    folded = unicodedata.normalize("NFKD", text.casefold())
-    # Marks are dropped, accents with them; a text may be written with or without.
-    plain = "".join(char for char in folded if not unicodedata.combining(char))
-    joined = thousands.sub(lambda match: match.group().replace(",", ""), plain)
+    folded = unicodedata.normalize("NFKD", AFTER_DIGIT.sub(" ", text.casefold())).translate(_ARABIC_SEPARATORS)
+    # Accents and points are dropped, as a text may be written with or without; digits of any script become 0 to 9.
+    plain = "".join(str(unicodedata.decimal(char, char)) for char in folded if not unicodedata.combining(char))
+    joined = _THOUSANDS.sub(lambda match: match.group().replace(",", ""), plain)
     readings = []
-    for form in dict.fromkeys((joined, spaced.sub(lambda match: "".join(match.group().split()), joined))):
-        tokens = pattern.findall(form)
+    for form in dict.fromkeys((joined, _SPACED_THOUSANDS.sub(lambda match: "".join(match.group().split()), joined))):
+        tokens = _TOKEN.findall(form)
         for reading in (tokens, _numbers_as_digits(tokens)):
             if reading not in readings:
                 readings.append(reading)
     return readings
 
 
-@lru_cache(maxsize=1)
-def _patterns() -> tuple[Any, Any, Any]:
-    import regex
-
-    return (
-        regex.compile(_TOKEN, regex.V1),
-        regex.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?!,?\d)"),
-        regex.compile(r"(?<![\d.,])\d{1,3}(?:[ ']\d{3})+(?!\d)"),
-    )
-
-
 def _numbers_as_digits(tokens: Sequence[str]) -> list[str]:
     """Tokens with every run of number words (and digits before thousand, million, billion) as one number."""
     out: list[str] = []
     place = 0
-    while place < len(tokens):
-        value, used = _number_at(tokens, place)
-        out.append(tokens[place] if value is None else f"{value:f}")
-        place += max(used, 1)
+    with localcontext() as context:
+        context.prec = 10**6  # a long number, such as a code, must not be rounded
+        while place < len(tokens):
+            value, used = _number_at(tokens, place)
+            out.append(tokens[place] if value is None else f"{value:f}")
+            place += max(used, 1)
     return out
 
 

@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -33,9 +34,11 @@ from attnprobe.row_block import SampleSpans
 from attnprobe.run import Run
 from attnprobe.run_extras import extra_fields
 from attnprobe.spans import Span, question_tokens
+from attnprobe.token_chars import token_chars
 
 if TYPE_CHECKING:
     from attnprobe.models import LanguageModel
+    from attnprobe.secondary_sinks import SecondarySink
 
 Rows = Literal["predicting", "answer"]
 
@@ -62,7 +65,7 @@ class Options:
     seed: int | None
     backend: str
     extras: Sequence[str]
-    secondary_sinks: Sequence[int]
+    secondary_sinks: Sequence[int] | Sequence[SecondarySink]
     prefix: PrefixCache | None
     generation: dict[str, Any]
 
@@ -300,6 +303,7 @@ def _run_of(
         )
     if item.answer_ids is None and len(answer_ids) == 1 and answer_ids[0] in stop_ids(lm.model, options.generation):
         warnings.append("the model ended its answer at once: the one row measured predicts the end of sequence")
+    decode = partial(lm.tokenizer.decode, skip_special_tokens=not options.include_eos)
     first_row = n_prompt - (options.rows == "predicting")
     fields = extra_fields(
         order, sample, rows, columns, row_mass, batch.pads[sample], n_prompt + len(answer_ids), first_row
@@ -315,7 +319,7 @@ def _run_of(
         spans=tuple(spans),
         token_ids=(*encoded.token_ids, *answer_ids),
         n_prompt=n_prompt,
-        answer=lm.tokenizer.decode(list(answer_ids), skip_special_tokens=not options.include_eos),
+        answer=decode(list(answer_ids)),
         answer_ids=answer_ids,
         answer_logprob=np.asarray(logprob, dtype=np.float32),
         rows=options.rows,
@@ -348,6 +352,7 @@ def _run_of(
             if item.answer_ids is None
             else None,
         },
+        token_chars=token_chars(encoded, answer_ids, decode),
         **fields,
     )
     return run if options.keep_rows else replace(run, row_mass=None, row_total=None)

@@ -27,12 +27,13 @@ from attnprobe.architecture import (
 )
 from attnprobe.attention import observed, observer_of
 from attnprobe.errors import CaptureError
-from attnprobe.extras import output_factor, span_masses
+from attnprobe.extras import output_factor
 from attnprobe.interrupts import uninterrupted
 from attnprobe.layer_rows import LayerRows, LayerState
-from attnprobe.reduction import collect, reduce_block, with_sink
+from attnprobe.reduction import collect, reduce_block
 from attnprobe.reference import attention_output, sampled_residual
-from attnprobe.row_block import RowBlock, SampleSpans, weighted_rows
+from attnprobe.row_block import RowBlock, SampleSpans
+from attnprobe.row_means import mean_masses, rows_at_a_time, stretches
 from attnprobe.visibility import (
     float_mask,
     is_interval,
@@ -41,7 +42,7 @@ from attnprobe.visibility import (
     visible_counts,
     window_and_chunk,
 )
-from attnprobe_kernels import Segments, span_lse, visible_intervals
+from attnprobe_kernels import Segments, visible_intervals
 
 CaptureMode = Literal["deferred", "live"]
 
@@ -114,11 +115,7 @@ class Capture:
         self._first_rows = np.array([max(first_row, sample.first_row) for sample in self.samples])
         self._stop_rows = np.full(len(self.samples), np.iinfo(np.int64).max)
         """Slot behind each sample's last row, once its end is known."""
-        asking = [sample for sample in self.samples if sample.question is not None and "question" in self.extras]
-        self._question = (
-            min((sample.pad + sample.question[0] for sample in asking if sample.question), default=0),
-            max((sample.pad + sample.question[1] for sample in asking if sample.question), default=0),
-        )
+        self._stretches = stretches(self.samples, self.extras)
         self._call_memo: dict[Any, Any] = {}  # what layers of one forward call share
         self._cache: Any = None
         self._cache_type = _cache_type()
@@ -251,9 +248,14 @@ class Capture:
         first = max(self.first_row, self._call_start)
         if first < self.n_seen:
             self._capture(layer, name, self._block(layer, name, *asked, mask, np.arange(first, self.n_seen), kwargs))
-        first, stop = max(self._question[0], self._call_start), min(self._question[1], self.n_seen)
-        if first < stop:
-            self._capture_question(layer, name, self._block(layer, name, *asked, mask, np.arange(first, stop), kwargs))
+        for extra, (start, stop) in self._stretches.items():
+            rows = range(max(start, self._call_start), min(stop, self.n_seen))
+            step = rows_at_a_time(len(self.samples), query.shape[1], len(self.samples[0].spans) + 2)
+            for part in (rows[i : i + step] for i in range(0, len(rows), step)):
+                block = self._block(layer, name, query, key, None, mask, np.array(part), kwargs)
+                sink, tables = layer.arguments["sink"], self._tables(block)
+                mean = mean_masses(block, tables, sink, self.samples, extra, self.backend)
+                layer.means[extra] = layer.means[extra] + mean if extra in layer.means else mean
         self.seconds += time.perf_counter() - begin
         return mask
 
@@ -315,7 +317,7 @@ class Capture:
         if first < 0:
             raise CaptureError(
                 f"{name} was given {n_call_rows} of the {self.n_seen - int(slots[0])} rows to capture; such an "
-                'architecture cannot be measured with a forced answer, nor with the extra "question"'
+                'architecture cannot be measured with a forced answer, nor with the extras "question" and "prompt"'
             )
         offset = max(0, self.n_seen - n_columns)
         visible = self._intervals(layer, name, slots, offset, n_columns)
@@ -377,15 +379,6 @@ class Capture:
                 layer.value_tail.append(block.value[:, :, fresh].detach().clone())
             layer.tail_stop = self.n_seen
 
-    def _capture_question(self, layer: LayerState, name: str, block: RowBlock) -> None:
-        """Reduce rows of the question's own tokens to their mean, in the call that they are in."""
-        tables, _ = self._owners(name, block)
-        lse = span_lse(block.query, block.key, tables, backend=self.backend, **block.arguments())
-        masses = span_masses(with_sink(layer.arguments["sink"], lse)).float()
-        weights = torch.from_numpy(weighted_rows(self.samples, block.slots)).to(lse.device)
-        mean = torch.einsum("bhas,ba->bhs", masses, weights)
-        layer.question = mean if layer.question is None else layer.question + mean
-
     def _holder(self, key: Tensor) -> Any:
         """The layer of the cache whose keys are the very tensor that attention was given."""
         layers = getattr(self._cache, "layers", ())
@@ -420,24 +413,29 @@ class Capture:
         self.warnings.append(f"{name}: its mask is no causal interval of keys; measured with the mask itself")
         return on_rows
 
-    def _owners(self, name: str, block: RowBlock) -> tuple[list[Segments], np.ndarray]:
-        """Which span owns each column, one table a sample; and how many keys of each span each row sees."""
+    def _tables(self, block: RowBlock) -> list[Segments]:
+        """Which span owns each column, one table a sample."""
         offset, n_columns = block.offset, block.key.shape[2]
-        tables = self._memo(
+        tables: list[Segments] = self._memo(
             ("segments", offset, n_columns),
             lambda: [sample.segments(offset, n_columns) for sample in self.samples],
         )
+        return tables
+
+    def _counts(self, name: str, block: RowBlock, tables: list[Segments]) -> np.ndarray:
+        """How many keys of each span each row sees."""
         try:
-            counts = self._memo(
+            counts: np.ndarray = self._memo(
                 ("counts", id(block.visible), id(block.mask)),
                 lambda: visible_counts(tables, block.visible, block.mask),
             )
         except ValueError as error:
             raise CaptureError(f"{name}: {error}") from error
-        return tables, counts
+        return counts
 
     def _reduce(self, layer: LayerState, name: str, block: RowBlock) -> None:
-        tables, counts = self._owners(name, block)
+        tables = self._tables(block)
+        counts = self._counts(name, block, tables)
         part = reduce_block(layer, block, tables, counts, self.samples, self.extras, self.backend)
         if not layer.parts:
             layer.residuals = [

@@ -1,4 +1,4 @@
-"""The command line: ``attnprobe measure``, ``study``, ``heads``, ``check``, ``plan``, ``run``, ``merge`` and ``demo``.
+"""The command line: ``attnprobe measure``, ``study``, ``heads``, ``heatmap``, ``report``, ``check`` and the others.
 
 Results go to standard output, everything else to standard error. Exit status: 0 done, 1 a check failed or a prompt does
 not fit, 2 the input or the arguments are wrong, 130 interrupted. torch and transformers are imported by the commands
@@ -15,9 +15,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from attnprobe import __version__, cli_grid
+from attnprobe.cli_figure import HELP, figure
 from attnprobe.cli_heads import heads
+from attnprobe.cli_heatmap import heatmap
+from attnprobe.cli_input import given_file
 from attnprobe.cli_options import (
-    Answer,
+    Answers,
     AttnImplementation,
     BatchSize,
     DeviceMap,
@@ -41,19 +44,20 @@ from attnprobe.cli_options import (
     chunk_tokens,
     head_numbers,
     layer_numbers,
+    listed_names,
     sampling_arguments,
 )
-from attnprobe.cli_output import print_json, print_lines, reported
+from attnprobe.cli_output import Commands, print_json, print_lines, reported
+from attnprobe.cli_plan import plan
+from attnprobe.cli_report import report
 from attnprobe.cli_study import study
-from attnprobe.errors import InputError
 from attnprobe.terminal import count, say, speaks_unicode, work_bar
 
 if TYPE_CHECKING:
-    from attnprobe.blueprint import Blueprint
     from attnprobe.models import LanguageModel
-    from attnprobe.prompt import Prompt
 
 app = typer.Typer(
+    cls=Commands,
     add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -90,7 +94,7 @@ def measure(
     prompts: PromptFile,
     model: ModelName,
     out: Annotated[Path, typer.Option(help="Folder for runs/, curve.csv and manifest.json; a second call resumes.")],
-    answer: Answer = "generate",
+    answers: Answers = "generate",
     max_new_tokens: MaxNewTokens = 64,
     rows: Annotated[
         Literal["predicting", "answer"],
@@ -130,6 +134,13 @@ def measure(
         bool, typer.Option("--beyond-window", help="Allow prompts longer than the model was made for.")
     ] = False,
     no_rows: NoRows = False,
+    extras: Annotated[
+        str,
+        typer.Option(
+            help="More to measure in the same pass: top, columns, keys (together what a heatmap takes), distance, "
+            "values, question, prompt."
+        ),
+    ] = "",
     dtype: Dtype = None,
     device_map: DeviceMap = None,
     attn_implementation: AttnImplementation = None,
@@ -152,7 +163,11 @@ def measure(
         chosen_layers, chosen_heads = layer_numbers(layers), head_numbers(heads)
         chunk = chunk_tokens(prefill_chunk)
         sampling = sampling_arguments(sample, temperature, top_p, seed)
-        read = _read(prompts, format, layout, markers, template, limit)
+        from attnprobe.readers import read_prompts
+
+        form: dict[str, Any] = {"layout": layout, "markers": markers, "template": template}
+        with given_file(prompts) as path:
+            read = list(read_prompts(path, format=format, limit=limit, **form))
         from attnprobe.measure_folder import measure_folder
         from attnprobe.run_folder import check_folder, finished_runs
         from attnprobe.summary import Selection
@@ -174,11 +189,11 @@ def measure(
                 lm,
                 read,
                 out,
-                answers=answer,
+                answers=answers,
                 selection=Selection(norm, chosen_layers, chosen_heads),
                 batch_size=batch_size,
                 force=force,
-                settings={"layout": layout, "markers": markers, "template": template},
+                settings=form,
                 about={"prompts": prompts, "n_prompts": len(read), "model": model},
                 quiet=quiet,
                 max_new_tokens=max_new_tokens,
@@ -186,6 +201,7 @@ def measure(
                 capture=capture,
                 prefill_chunk=chunk,
                 keep_rows=not no_rows,
+                extras=listed_names("--extras", extras),
                 strict=strict,
                 beyond_window=beyond_window,
                 **sampling,
@@ -195,10 +211,9 @@ def measure(
             say(f"interrupted: {count(n, 'run')} kept in {out}; the same command goes on from there")
             raise typer.Exit(130) from None
         known = sum(prompt.answer is not None for prompt in read)
-        if known and answer == "generate" and not quiet:
-            say(
-                f"{count(known, 'prompt')} with an answer in the file: generated all the same (--answer file forces it)"
-            )
+        if known and answers == "generate":
+            has = f"{count(known, 'prompt')} with an answer in the file"
+            say(f"{has}: generated all the same (--answers file forces it)", quiet)
         if json_:
             print_json(
                 {
@@ -219,6 +234,10 @@ def measure(
 
 app.command()(study)
 app.command()(heads)
+app.command()(heatmap)
+app.command()(report)
+app.command(help=HELP)(figure)
+app.command()(plan)
 app.command(name="run")(cli_grid.run)
 app.command(name="merge")(cli_grid.merge)
 
@@ -268,91 +287,8 @@ def check(
 
 
 @app.command()
-def plan(
-    prompts: Annotated[
-        str | None, typer.Argument(metavar="[PROMPTS]", help="Prompt file, or - for standard input.")
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option("--model", "-m", help="Alias (smollm2), hub id, folder, or .gguf file.")
-    ] = None,
-    power: Annotated[
-        float | None,
-        typer.Option(metavar="RATIO", help="Say how many questions a study needs to measure such a head/middle ratio."),
-    ] = None,
-    half_width: Annotated[
-        float | None, typer.Option(help="With --power: half the width that its 95 % interval may have, e.g. 0.5.")
-    ] = None,
-    sd_log: Annotated[
-        float | None,
-        typer.Option(help="With --power: how much the log ratio varies between questions, from a pilot study."),
-    ] = None,
-    answer: Answer = "generate",
-    max_new_tokens: MaxNewTokens = 64,
-    format: Format = "auto",
-    limit: Limit = None,
-    layout: Layout = "question_last",
-    markers: Markers = "xml",
-    template: Template = "auto",
-    batch_size: BatchSize = 1,
-    prefill_chunk: PrefillChunk = "auto",
-    no_rows: NoRows = False,
-    dtype: Dtype = None,
-    device_map: DeviceMap = None,
-    attn_implementation: AttnImplementation = None,
-    rope: Rope = None,
-    revision: Revision = None,
-    trust_remote_code: TrustRemoteCode = False,
-    json_: Json = False,
-    quiet: Quiet = False,
-) -> None:
-    """Say what a measurement takes; loads no weights.
-
-    Tokens are exact; memory and time are estimates. Exit status 1 where a prompt does not fit the model's window. With
-    --power, which needs no prompts and no model: how many questions a study should have.
-    """
-    with reported():
-        if power is None and (half_width is not None or sd_log is not None):
-            raise InputError("--half-width and --sd-log have no effect without --power; add it")
-        if power is not None:
-            _print_power(power, half_width, sd_log, json_)
-            return
-        if prompts is None or model is None:
-            raise InputError("give PROMPTS and --model, or --power with --half-width")
-        chunk = chunk_tokens(prefill_chunk)
-        read = _read(prompts, format, layout, markers, template, limit)
-        from attnprobe.plan import plan as make_plan
-        from attnprobe.plan_text import plan_lines
-
-        planned = make_plan(
-            _blueprint(
-                model,
-                quiet,
-                dtype=dtype,
-                device_map=device_map,
-                attn_implementation=attn_implementation,
-                rope=rope,
-                revision=revision,
-                trust_remote_code=trust_remote_code,
-            ),
-            read,
-            answers=answer,
-            max_new_tokens=max_new_tokens,
-            batch_size=batch_size,
-            prefill_chunk=chunk,
-            keep_rows=not no_rows,
-            quiet=quiet,
-        )
-        if json_:
-            print_json(planned.to_dict())
-        else:
-            print_lines(plan_lines(planned))
-        if planned.too_long:
-            raise typer.Exit(1)
-
-
-@app.command()
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the runs and the picture.")] = Path("out/demo"),
+    out: Annotated[Path, typer.Option(help="Folder for the runs, pictures and pages.")] = Path("out/demo"),
     model: ModelName = "smollm2",
     dtype: Dtype = None,
     device_map: DeviceMap = None,
@@ -365,8 +301,8 @@ def demo(
 ) -> None:
     """Measure ten documents at all ten positions.
 
-    Ten short documents and a question, all ten rotations, the curve in the terminal and as a picture; about half a
-    minute with SmolLM2 on two CPU cores.
+    Ten short documents and a question, all ten rotations, the curve in the terminal and as a picture, and pages for a
+    browser; about half a minute with SmolLM2 on two CPU cores.
     """
     with reported():
         from attnprobe.run_folder import check_folder
@@ -389,51 +325,10 @@ def demo(
             print_json({"model": model, **result.to_dict()})
         else:
             print_lines(demo_lines(result, model, speaks_unicode()))
-        say(f"picture and runs in {out}", quiet)
-
-
-def _print_power(ratio: float, half_width: float | None, sd_log: float | None, as_json: bool) -> None:
-    from attnprobe.plan_text import power_lines
-    from attnprobe.power import SD_LOG, planned_questions
-
-    if half_width is None:
-        raise InputError("--power needs --half-width, how far from the ratio its interval may reach, e.g. 0.5")
-    planned = planned_questions(ratio, half_width, SD_LOG if sd_log is None else sd_log)
-    if as_json:
-        print_json(planned.to_dict())
-    else:
-        print_lines(power_lines(planned, is_pilot=sd_log is not None))
+        say(f"all in {out}", quiet)
 
 
 def _load(model: str, quiet: bool, **options: Any) -> LanguageModel:
     from attnprobe.models import load
 
     return load(model, progress=not quiet, **options)
-
-
-def _blueprint(model: str, quiet: bool, **options: Any) -> Blueprint:
-    from attnprobe.blueprint import blueprint
-
-    with work_bar("reading the model's config", None, quiet):
-        return blueprint(model, **options)
-
-
-def _read(file: str, format: Any, layout: str, markers: str, template: str, limit: int | None) -> list[Prompt]:
-    """The prompts of a file, or of standard input."""
-    from attnprobe.readers import read_prompts
-
-    def read(path: Path) -> list[Prompt]:
-        return list(read_prompts(path, format=format, layout=layout, markers=markers, template=template, limit=limit))
-
-    if file != "-":
-        return read(Path(file))
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as folder:
-        # Readers look twice at the beginning of a file, which a pipe does not allow.
-        path = Path(folder) / "stdin"
-        path.write_bytes(sys.stdin.buffer.read())
-        try:
-            return read(path)
-        except InputError as error:
-            raise InputError(str(error).replace(str(path), "standard input")) from error

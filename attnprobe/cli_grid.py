@@ -66,9 +66,9 @@ def merge(
     refused. Exit status 1 where cells are missing or have failed.
     """
     with reported():
-        from attnprobe.grid import merge as merge_folders
+        from attnprobe.study_merge import merge_folders
 
-        merged = merge_folders(folders, out)
+        merged = merge_folders(folders, out, quiet)
         if json_:
             print_json(
                 {
@@ -77,13 +77,14 @@ def merge(
                     "done": merged.done,
                     "failed": merged.failed,
                     "missing": merged.missing,
-                    "left_out": list(merged.left_out),
+                    "differing": list(merged.differing),
                 }
             )
         else:
             parts = f"{merged.done} done, {merged.failed} failed, {merged.missing} missing"
             print_lines([f"{count(merged.n_cells, 'cell')}: {parts}"])
-        if merged.left_out:
-            say(f"left out, as they differ between the folders: {', '.join(merged.left_out)}", quiet)
+        if merged.differing:
+            n, first = len(merged.differing), ", ".join(merged.differing[:3]) + ", ..." * (len(merged.differing) > 3)
+            say(f"{count(n, 'file')} not the same in all folders; the first folder's was taken: {first}", quiet)
         if merged.done < merged.n_cells:
             raise typer.Exit(1)

@@ -38,9 +38,13 @@ Markers = Annotated[Literal["xml", "numbered", "none"], typer.Option(help="What 
 Template = Annotated[
     Literal["auto", "chat", "plain"], typer.Option(help="Chat template, plain text, or chat where there is one.")
 ]
-Answer = Annotated[
+Answers = Annotated[
     Literal["generate", "file"],
-    typer.Option(help='Let the model write its answer, or force the "answer" of each prompt of the file.'),
+    typer.Option(
+        "--answers",
+        "--answer",
+        help='Let the model write its answer, or force the "answer" of each prompt of the file.',
+    ),
 ]
 MaxNewTokens = Annotated[int, typer.Option(min=1, help="Longest answer to generate, tokens.")]
 BatchSize = Annotated[int, typer.Option(min=1, help="Prompts run together.")]
@@ -99,3 +103,13 @@ def _numbers(option: str, text: str) -> list[int]:
             raise InputError(f'{option} is "{text}"; give numbers and ranges like 0-5,7')
         numbers.update(range(int(match[1]), int(match[2] or match[1]) + 1))
     return sorted(numbers)
+
+
+def listed_names(option: str, text: str) -> tuple[str, ...]:
+    """``--variants null,preamble`` as names; ``none`` or nothing as no names."""
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    if "none" not in names:
+        return names
+    if len(names) > 1:
+        raise InputError(f'{option} is "{text}"; none stands alone: leave it out, or the others')
+    return ()

@@ -9,9 +9,40 @@ from contextlib import contextmanager
 from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from attnprobe.errors import CaptureError, InputError
 from attnprobe.terminal import say
+
+# typer's, whichever version of click it has inside.
+_USAGE_ERROR: Any = typer.BadParameter.__base__
+
+
+class Commands(TyperGroup):
+    """Commands that refuse wrong arguments in one line, as they refuse everything else."""
+
+    def make_context(self, *arguments: Any, **options: Any) -> Any:
+        """Parse what stands before the command."""
+        with _refused_in_one_line():
+            return super().make_context(*arguments, **options)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Parse what stands behind it, and run it."""
+        with _refused_in_one_line():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _refused_in_one_line() -> Iterator[None]:
+    try:
+        yield
+    except _USAGE_ERROR as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # the help itself
+            raise
+        where = error.ctx.command_path if error.ctx is not None else "attnprobe"
+        message = " ".join(error.format_message().split()).replace("Value error, ", "").rstrip(".")
+        say(f"error: {message[:1].lower()}{message[1:]}; {where} --help lists what can be given")
+        raise typer.Exit(2) from error
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from attnprobe.cli_options import (
     Rope,
     Template,
     TrustRemoteCode,
+    listed_names,
 )
 from attnprobe.cli_output import reported
 from attnprobe.errors import InputError
@@ -97,13 +98,14 @@ def study(
     with reported():
         from attnprobe.grid_processes import own_device
         from attnprobe.study_command import StudyInput, print_study, run_study
-        from attnprobe.study_options import StudyOptions
+        from attnprobe.study_options import StudyOptions, check_changes
 
         try:
             kept = bytes_of(keep_runs)
         except ValueError as error:
             raise InputError(f'--keep-runs is "{keep_runs}"; it {error}') from error
         choices: dict[str, Any] = {"preamble": preamble} if preamble is not None else {}
+        form = {"layout": layout, "markers": markers, "template": template}
         given = StudyInput(
             models=tuple(model),
             prompts=prompts,
@@ -111,7 +113,7 @@ def study(
             n_documents=n_documents,
             gold_only=gold_only,
             limit=limit,
-            form={"layout": layout, "markers": markers, "template": template},
+            form=form,
             loading={
                 "dtype": dtype,
                 "device_map": device_map or own_device(),
@@ -125,14 +127,15 @@ def study(
             design=design,
             bases=bases,
             seed=seed,
-            variants=_names(variants),
+            variants=listed_names("--variants", variants),
             length_matched=length_matched,
-            extras=_names(extras),
+            extras=listed_names("--extras", extras),
             rows=rows,
             max_new_tokens=max_new_tokens,
             beyond_window=beyond_window,
             **choices,
         )
+        check_changes(options.variants, form)
         try:
             result = run_study(given, options, out, keep_runs=kept, retry_failed=retry_failed, quiet=quiet)
         except KeyboardInterrupt:
@@ -140,8 +143,3 @@ def study(
             raise typer.Exit(130) from None
         if result is not None and print_study(result, json_):
             raise typer.Exit(1)
-
-
-def _names(text: str) -> tuple[str, ...]:
-    """``null,preamble`` as names; ``none`` or nothing as no names."""
-    return tuple(name.strip() for name in text.split(",") if name.strip() and name.strip() != "none")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationInfo
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationInfo
 
 from attnprobe.terminal import bytes_of
 
@@ -35,6 +35,11 @@ def _placed_model(name: str, info: ValidationInfo) -> str:
     return str(_placed(Path(name), info)) if re.match(r"[~/]|\.\.?[/\\]", name) else name
 
 
+def _zero(value: Any) -> Any:
+    """``0`` needs no unit, so that it may be a number as well."""
+    return "0" if type(value) is int and value == 0 else value
+
+
 def _sized(text: str) -> str:
     bytes_of(text)
     return text
@@ -46,5 +51,5 @@ ConfigPath = Annotated[Path, AfterValidator(_placed)]
 ConfigModel = Annotated[str, AfterValidator(_placed_model)]
 """A model as ``attnprobe.load`` takes it; a path that begins with ``./`` or ``../`` is relative to the config file."""
 
-Size = Annotated[str, AfterValidator(_sized)]
+Size = Annotated[str, BeforeValidator(_zero), AfterValidator(_sized)]
 """A number of bytes as text; see :func:`attnprobe.terminal.bytes_of`."""

@@ -25,7 +25,14 @@ def config_lines(kind: str) -> list[str]:
         When there is no such kind.
     """
     model = model_of(kind)
-    lines = wrapped(f"# {(model.__doc__ or kind).splitlines()[0]}", _WIDTH, "# ")
+    lines = [
+        *wrapped(f"# {(model.__doc__ or kind).splitlines()[0]}", _WIDTH, "# "),
+        *wrapped(
+            "# Its paths are relative to the folder that this file is in; those of --set to where you are.",
+            _WIDTH,
+            "# ",
+        ),
+    ]
     for name, field in model.model_fields.items():
         lines += ["", *wrapped(f"# {field.description}", _WIDTH, "# ")]
         if name != "kind":

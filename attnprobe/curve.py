@@ -6,7 +6,7 @@ import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -41,6 +41,9 @@ class Curve:
         The model's numbers of the layers averaged over.
     heads
         The query heads averaged over, in each of ``layers``; or ``(layer, head)`` pairs if pairs were chosen.
+    secondary_sinks
+        Whether the documents' secondary sinks are ``"apart"`` or ``"counted"`` to their documents; None where the run
+        sets none of any document apart.
     """
 
     values: np.ndarray
@@ -49,6 +52,7 @@ class Curve:
     middle: tuple[int, ...]
     layers: tuple[int, ...]
     heads: tuple[int, ...] | tuple[tuple[int, int], ...]
+    secondary_sinks: Literal["apart", "counted"] | None = None
 
     def __post_init__(self) -> None:
         values = np.array(self.values, dtype=np.float64)
@@ -59,7 +63,8 @@ class Curve:
 
     def __repr__(self) -> str:
         values = ", ".join(f"{name}={value:.4g}" for name, value in zip(self.documents, self.values, strict=True))
-        return f"Curve({self.norm}: {values})"
+        sinks = f", secondary sinks {self.secondary_sinks}" if self.secondary_sinks else ""
+        return f"Curve({self.norm}{sinks}: {values})"
 
     @property
     def middle_mass(self) -> float | None:
@@ -160,6 +165,7 @@ class Curve:
             "tail_minus_middle": json_number(self.tail_minus_middle),
             "layers": list(self.layers),
             "heads": [list(head) if isinstance(head, tuple) else head for head in self.heads],
+            "secondary_sinks": self.secondary_sinks,
         }
 
 
@@ -172,7 +178,7 @@ def curve_of(
     *,
     trimmed: bool = False,
     rows: slice | None = None,
-    with_sinks: bool = True,
+    with_sinks: bool = False,
 ) -> Curve:
     """Curve of a run's documents; the arguments are those of ``Run.curve``, which says what is raised."""
     documents = run.documents
@@ -181,6 +187,7 @@ def curve_of(
             "this run has no document spans, so it has no curve; name spans or split the text by paragraph"
         )
     chosen, used_layers, used_heads = choose_heads(run.layers, run.mass.shape[1], layers, heads)
+    has_sinks = any(span.kind == "sink" and span.document is not None for span in run.spans)
     return Curve(
         values=document_values(run, norm, chosen, trimmed=trimmed, rows=rows, with_sinks=with_sinks),
         norm=norm,
@@ -188,6 +195,7 @@ def curve_of(
         middle=middle_positions(len(documents), middle),
         layers=used_layers,
         heads=used_heads,
+        secondary_sinks=("counted" if with_sinks else "apart") if has_sinks else None,
     )
 
 

@@ -49,6 +49,10 @@ class Decomposition:
     bases: int
     reason: str | None = None
 
+    def __repr__(self) -> str:
+        parts = ", ".join(f"{name}={getattr(self, name)!s}" for name in COMPONENTS)
+        return f"Decomposition({parts}, bases={self.bases}, n={self.position.n})"
+
     def to_dict(self) -> dict[str, Any]:
         """The intervals by name, and the rest, in JSON's terms."""
         parts = {name: getattr(self, name) for name in COMPONENTS}

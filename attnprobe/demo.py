@@ -14,10 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnprobe.figure import save_curve_figure
 from attnprobe.measure_folder import FolderResult, measure_folder
 from attnprobe.measuring import measure
 from attnprobe.prompt import Document, Prompt
+from attnprobe.report.curve_figures import rotations_figure
+from attnprobe.report.figures import draw
+from attnprobe.report.heatmap import write_heatmap
+from attnprobe.report.report import write_report
+from attnprobe.report.style import save_figure
+from attnprobe.run import Run
+from attnprobe.run_folder import RUNS, finished_runs
 from attnprobe.summary import Group
 from attnprobe.summary_text import budget_lines, curve_lines, ratio_line
 from attnprobe.terminal import fit, percent, say, work_bar, wrapped
@@ -28,7 +34,7 @@ if TYPE_CHECKING:
 GOLD = "schedule-2026"
 QUESTION = "According to the 2026 schedule, for how many days must operational telemetry be kept?"
 ANSWER = "Operational telemetry must be kept for exactly 47 days."
-PICTURE = "curve.png"
+PICTURE, LAYERS, HEATMAP, REPORT = "curve.png", "layers.png", "heatmap.html", "report.html"
 
 _MAX_NEW_TOKENS = 24
 
@@ -98,14 +104,17 @@ class DemoResult:
         What the model writes by itself in the first rotation.
     gold_shares
         float64 [position]: share of the document with the answer when it stands there.
-    picture
-        Path of the PNG.
+    pictures
+        Paths of the mean curve and of shares by layer, both PNG.
+    pages
+        Paths of two HTML pages: the text of the first rotation shaded by attention, and a report of all rotations.
     """
 
     folder: FolderResult
     own_answer: str
     gold_shares: np.ndarray
-    picture: Path
+    pictures: tuple[Path, Path]
+    pages: tuple[Path, Path]
 
     @property
     def mean(self) -> Group:
@@ -123,7 +132,8 @@ class DemoResult:
             "gold_shares": self.gold_shares.tolist(),
             "rotations": [result.to_dict() for result in self.folder.results],
             "out": str(self.folder.out),
-            "picture": str(self.picture),
+            "pictures": [str(path) for path in self.pictures],
+            "pages": [str(path) for path in self.pages],
             "seconds": self.folder.seconds,
         }
 
@@ -138,7 +148,7 @@ def rotations(documents: Sequence[Document] = DOCUMENTS) -> list[Prompt]:
 
 
 def demo(lm: LanguageModel, out: Path, force: bool = False, quiet: bool = True) -> DemoResult:
-    """Measure all rotations into a folder and draw the curve.
+    """Measure all rotations into a folder, draw them, and write pages to explore.
 
     The true answer is forced in every rotation, so that the same rows are measured in all of them; what the model
     writes by itself is shown for the first one.
@@ -154,7 +164,7 @@ def demo(lm: LanguageModel, out: Path, force: bool = False, quiet: bool = True) 
             lm,
             prompts[0],
             max_new_tokens=_MAX_NEW_TOKENS,
-            keep_rows=False,
+            extras=("top", "columns", "keys"),
             progress=lambda stage, done, total: advance(done if stage == "decode" else 0, stage),
         )
     folder = measure_folder(lm, prompts, out, answers="file", force=force, quiet=quiet)
@@ -163,21 +173,24 @@ def demo(lm: LanguageModel, out: Path, force: bool = False, quiet: bool = True) 
     places = [curve.documents.index(GOLD) for curve in curves]
     gold = np.zeros(len(DOCUMENTS))
     gold[places] = shares[np.arange(len(places)), places]
-    picture = out / PICTURE
+    pictures, pages = (out / PICTURE, out / LAYERS), (out / HEATMAP, out / REPORT)
     mean = folder.means[0].curve
     assert mean is not None
-    save_curve_figure(
-        picture,
-        mean.values,
-        shares,
+    figure = rotations_figure(
+        curves,
         places,
         title=f"{lm.source.name}: attention by position, {len(DOCUMENTS)} documents",
         note=f"One question, {len(prompts)} cyclic rotations, the same forced answer of {folder.results[0].n_answer} "
-        f"tokens; mean over {len(mean.layers)} layers and {len(mean.heads)} heads.\n"
+        f"tokens; mean over {len(mean.layers)} layers and {len(mean.heads)} heads. "
         "Some tokens of the first document act as attention sinks. One question is an example, no study.",
     )
-    say(f"picture in {picture}", quiet)
-    return DemoResult(folder, own.answer, gold, picture)
+    save_figure(figure, pictures[0])
+    draw("layers", [Run.load(out / RUNS / name) for name in finished_runs(out)], pictures[1])
+    write_heatmap(own, pages[0])
+    write_report([out], pages[1])
+    say(f"pictures: {pictures[0]}, {pictures[1]}", quiet)
+    say(f"pages for a browser: {pages[0]} (the prompt's text by attention), {pages[1]}", quiet)
+    return DemoResult(folder, own.answer, gold, pictures, pages)
 
 
 def demo_lines(result: DemoResult, model: str, unicode: bool = True) -> list[str]:

@@ -91,8 +91,8 @@ def orders(
     available = _distinct_bases(design, K)
     if wanted > available:
         raise InputError(
-            f"bases={wanted}, but the {design} design of {K} document{'s' if K > 1 else ''} has only {available} base "
-            f"order{'s' if available > 1 else ''} that give different orders; use at most {available}"
+            f"bases={wanted}, but the {design} design of {K} document{'s' if K > 1 else ''} has no more than "
+            f"{available} different base order{'s' if available > 1 else ''}; use at most {available}"
         )
     rng = generator(seed)
     found: list[list[tuple[int, ...]]] = []

@@ -213,7 +213,8 @@ def _full_offsets(tokens: _Tokens, text: str, tokenizer: Any) -> tuple[np.ndarra
     """Character ranges with the spaces that some tokenizers trim from them.
 
     A byte-level post-processor with ``trim_offsets`` takes the spaces around a token's word out of its offsets, and
-    leaves a token of spaces an empty range behind them. They are put back where the token's own text says so.
+    leaves a token of spaces an empty range behind them (before them at the start of the text). They are put back where
+    the token's own text says so.
     Tokens without characters stand at the end of what came before them.
     """
     starts, stops = tokens.starts, tokens.stops
@@ -232,7 +233,9 @@ def _full_offsets(tokens: _Tokens, text: str, tokenizer: Any) -> tuple[np.ndarra
     starts = starts - extra
     after = np.concatenate((starts[1:], [len(text)]))
     extra = np.clip(np.minimum(trailing, after - stops), 0, None)
-    extra[(starts == stops) | (spaces[stops + extra] - spaces[stops] != extra)] = 0
+    no_word = starts == stops
+    no_word[0] = False
+    extra[no_word | (spaces[stops + extra] - spaces[stops] != extra)] = 0
     stops = stops + extra
 
     empty = starts == stops

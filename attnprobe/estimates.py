@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -38,6 +39,16 @@ class Interval:
     n: int
     method: str
     reason: str | None = None
+
+    def __str__(self) -> str:
+        """``3.514 (2.901 to 4.203)``, or the estimate alone where there is no interval."""
+        if self.low is None or self.high is None:
+            return short_number(self.estimate)
+        return f"{short_number(self.estimate)} ({short_number(self.low)} to {short_number(self.high)})"
+
+    def __repr__(self) -> str:
+        note = f"; {self.reason}" if self.reason else ""
+        return f"Interval({self}, {100 * self.level:g} %, n={self.n}{note})"
 
     def to_dict(self) -> dict[str, Any]:
         """Everything in JSON's terms: ``"inf"`` or ``"-inf"`` where infinite."""
@@ -77,10 +88,23 @@ class Band:
     n: int
     reason: str | None = None
 
+    def __repr__(self) -> str:
+        note = f"; {self.reason}" if self.reason else ""
+        return f"Band({len(self.estimate)} positions, {100 * self.level:g} %, n={self.n}{note})"
+
+    def scaled(self, factor: float) -> Band:
+        """The band of the values times a positive factor."""
+        return self._changed(lambda values: values * factor)
+
     def exp(self) -> Band:
         """The band of a curve whose logs these are: geometric means and their bounds."""
         with np.errstate(over="ignore"):
-            changed = {name: np.exp(values) for name in _PROFILES if (values := getattr(self, name)) is not None}
+            return self._changed(np.exp)
+
+    def _changed(self, change: Callable[[np.ndarray], np.ndarray]) -> Band:
+        changed: dict[str, Any] = {
+            name: change(values) for name in _PROFILES if (values := getattr(self, name)) is not None
+        }
         return replace(self, **changed)
 
     def to_dict(self) -> dict[str, Any]:
@@ -92,9 +116,23 @@ class Band:
         return {**out, "critical": self.critical, "level": self.level, "n": self.n, "reason": self.reason}
 
 
+def short_number(value: float | None) -> str:
+    """A number at a prompt: four digits, ``-`` where there is none."""
+    return "-" if value is None else f"{value:.4g}"
+
+
 def defined(value: float) -> float | None:
     """The value, or None for NaN."""
     return None if math.isnan(value) else value
+
+
+def json_values(value: Any) -> Any:
+    """The same dicts and lists with every float as :func:`json_number` gives it, None for NaN."""
+    if isinstance(value, dict):
+        return {name: json_values(one) for name, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [json_values(one) for one in value]
+    return json_number(defined(value)) if isinstance(value, float) else value
 
 
 def json_number(value: float | None) -> float | str | None:

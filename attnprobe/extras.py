@@ -17,9 +17,11 @@ from torch import Tensor
 from attnprobe.row_block import RowBlock
 from attnprobe_kernels import HIDDEN, Segments, column_mass, span_lse
 
-Extra = Literal["top", "columns", "distance", "values", "question"]
+Extra = Literal["top", "columns", "keys", "distance", "values", "question", "prompt"]
 EXTRAS: tuple[str, ...] = get_args(Extra)
 
+N_KEYS = 64
+"""Heaviest keys of a row that the extra ``keys`` holds."""
 _TILE = 4096  # keys whose values are projected at a time
 
 
@@ -87,6 +89,41 @@ def _share(lse: Tensor, total: Tensor) -> Tensor:
 def span_masses(lse: Tensor) -> Tensor:
     """Softmax over the last axis; 0 for a row that sees nothing, as padding does."""
     return _share(lse, torch.logsumexp(lse, dim=-1, keepdim=True))
+
+
+def heaviest_keys(block: RowBlock, total: Tensor, backend: str) -> tuple[Tensor, Tensor]:
+    """The heaviest keys of every row, by mass averaged over the query heads; heaviest first, ties by position.
+
+    Parameters
+    ----------
+    block
+        The rows; they are taken one at a time.
+    total
+        ``[B, Hq, A]``: log-sum-exp of everything that takes mass.
+    backend
+        Of :func:`attnprobe_kernels.column_mass`.
+
+    Returns
+    -------
+    Mass, float32, and slot, int64, each ``[B, 1, A, N_KEYS]``; 0 and -1 behind the last key that has mass in the row.
+    """
+    n_columns = block.key.shape[2]
+    position = torch.arange(n_columns, device=total.device)
+    k = min(N_KEYS, n_columns)
+    masses, slots = [], []
+    for row in range(len(block.slots)):
+        one = block.rows(row, row + 1)
+        by_head = column_mass(one.query, one.key, total[:, :, row : row + 1], backend=backend, **one.arguments())
+        mass = by_head.mean(dim=1).float()  # [B, N]
+        # As whole numbers, the bits of masses are in the order of the masses, and can hold the position as well.
+        rank = (mass.view(torch.int32).long() << 32) - position
+        column = rank.topk(k).indices
+        heaviest = mass.gather(1, column)
+        masses.append(heaviest)
+        slots.append(torch.where(heaviest > 0, column + block.offset, -1))
+    room = (0, N_KEYS - k)
+    mass, slot = (torch.stack(rows, dim=1)[:, None] for rows in (masses, slots))
+    return torch.nn.functional.pad(mass, room), torch.nn.functional.pad(slot, room, value=-1)
 
 
 def output_factor(weight: Tensor, n_heads: int) -> Tensor:

@@ -16,7 +16,7 @@ import numpy as np
 from attnprobe.arguments import fraction, table
 from attnprobe.curve_models import LEAST_POSITIONS, fit_symmetric, fit_two_sided, flat_parameters
 from attnprobe.errors import InputError
-from attnprobe.estimates import Interval
+from attnprobe.estimates import Interval, short_number
 
 Model = Literal["symmetric", "two_sided", "flat"]
 MODELS: tuple[str, ...] = get_args(Model)
@@ -62,6 +62,10 @@ class Fit:
             values = np.array(getattr(self, name), dtype=np.float64)
             values.flags.writeable = False
             object.__setattr__(self, name, values)
+
+    def __repr__(self) -> str:
+        parts = ", ".join(f"{name}={short_number(value)}" for name, value in {**self.parameters, "r2": self.r2}.items())
+        return f"Fit({self.model}: {parts})"
 
     @property
     def residuals(self) -> np.ndarray:
@@ -111,6 +115,13 @@ class StudyFit:
     flat_error: float | None
     gain: Interval | None
     n: int
+
+    def __repr__(self) -> str:
+        parts = "".join(f"{name}={interval}, " for name, interval in self.intervals.items())
+        return (
+            f"StudyFit({self.fit.model}: {parts}r2={short_number(self.fit.r2)}, n={self.n}, "
+            f"predicts better: {self.predicts_better})"
+        )
 
     @property
     def predicts_better(self) -> str:

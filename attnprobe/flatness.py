@@ -11,7 +11,7 @@ import numpy as np
 
 from attnprobe.arguments import Seed, generator, table, whole_number
 from attnprobe.errors import InputError
-from attnprobe.intervals import Interval
+from attnprobe.estimates import Interval, short_number
 
 MIN_QUESTIONS = 6
 """With 5 questions no sign-flip test can reach p = 0.05: the smallest possible p is 2 / 2^5."""
@@ -56,6 +56,10 @@ class Flatness:
     statistic: float | None
     n: int
     reason: str | None = None
+
+    def __repr__(self) -> str:
+        note = f"; {self.reason}" if self.reason else ""
+        return f"Flatness(p={short_number(self.p)}, statistic={short_number(self.statistic)}, n={self.n}{note})"
 
 
 def flatness_test(log_profiles: Any, seed: Seed = 0, draws: int = 9999) -> Flatness:

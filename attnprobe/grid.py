@@ -65,6 +65,7 @@ def run_cells(
     *,
     quiet: bool,
     retry_failed: bool = False,
+    name: str | Path | None = None,
 ) -> GridResult:
     """Do every cell that is not done yet, and keep each result as soon as it is there.
 
@@ -84,6 +85,8 @@ def run_cells(
         Say nothing and show no progress.
     retry_failed
         Try cells again that failed earlier.
+    name
+        What errors call the folder where the user gave another one, in which this one lies; None: its path.
 
     Returns
     -------
@@ -103,7 +106,7 @@ def run_cells(
     process, n_processes = this_process()
     content = grid_content(config, (cell.key for cell in cells))
     with (
-        opened_grid(folder, content, process, n_processes, quiet) as shard,
+        opened_grid(folder, content, process, n_processes, quiet, name) as shard,
         opened_shard(shard) as append,
     ):
         before = read_cells(folder)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -109,33 +108,6 @@ def model_of(kind: str) -> type[Config]:
     return model
 
 
-def identity(config: Config, without: Sequence[str] = ("out",)) -> dict[str, Any]:
-    """A config as ``run_cells`` takes it: files by their content, so that it is the same from any folder.
-
-    Parameters
-    ----------
-    config
-        What ``load_config`` gave.
-    without
-        Keys that do not change a result.
-
-    Raises
-    ------
-    InputError
-        When a file that the config names cannot be read.
-    """
-    values = config.model_dump(mode="json", exclude=set(without))
-    for name in values:
-        value = getattr(config, name)
-        if isinstance(value, Path):
-            try:
-                content = value.read_bytes()
-            except OSError as error:
-                raise InputError(f"{value} ({name}) cannot be read: {error.strerror or error}") from error
-            values[name] = {"file": value.name, "sha256": hashlib.sha256(content).hexdigest()}
-    return values
-
-
 def _imported(place: str) -> Any:
     module, name = place.split(":")
     return getattr(import_module(module), name)
@@ -201,7 +173,12 @@ def _message(error: ErrorDetails, given: YamlValue, model: type[Config], path: P
         field = model.model_fields.get(str(error["loc"][0])) if len(error["loc"]) == 1 else None
         hint = f": {field.description}" if field is not None and field.description else ""
         return f'{where}: "{name}" is missing{hint}'
+    if not place and error["type"] == "value_error":  # of several keys together
+        return f"{path}: {error['ctx']['error']}"
     name, value = _name(place), given.at(place)
+    if error["type"] == "too_short":
+        least = error["ctx"]["min_length"]
+        return f'{where}: "{name}" has {error["ctx"]["actual_length"]} entries; give {least} or more'
     if error["type"] == "extra_forbidden":
         return f'{where}: unknown key "{name}"'
     if error["type"] == "literal_error":

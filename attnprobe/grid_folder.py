@@ -139,9 +139,16 @@ def _short(text: str) -> str:
 
 @contextmanager
 def opened_grid(
-    folder: Path, content: Mapping[str, Any], process: int, n_processes: int, quiet: bool
+    folder: Path,
+    content: Mapping[str, Any],
+    process: int,
+    n_processes: int,
+    quiet: bool,
+    name: str | Path | None = None,
 ) -> Iterator[Path]:
     """Hold the file of one process in a grid's folder, both made if need be; yield the file's path.
+
+    Errors call the folder ``name``, or by its path.
 
     Raises
     ------
@@ -150,13 +157,14 @@ def opened_grid(
     """
     from filelock import FileLock, Timeout
 
-    busy = f"{folder} is in use by another run; wait for it, or give another folder"
+    name = folder if name is None else name
+    busy = f"{name} is in use by another run; wait for it, or give another folder"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / f".cells-{process}.lock", timeout=0):
             _refuse_wider_launch(folder, n_processes, busy)
             with FileLock(folder / ".grid.lock", timeout=_GRID_SECONDS):
-                _settle(folder, content, quiet)
+                _settle(folder, content, quiet, name)
             yield folder / shard_name(process)
     except Timeout:
         raise InputError(busy) from None
@@ -181,7 +189,7 @@ def _refuse_wider_launch(folder: Path, n_processes: int, busy: str) -> None:
                 raise InputError(busy) from None
 
 
-def _settle(folder: Path, content: Mapping[str, Any], quiet: bool) -> None:
+def _settle(folder: Path, content: Mapping[str, Any], quiet: bool, name: str | Path) -> None:
     """Write ``grid.json``, or check that the one that is there is of the same grid."""
     if not (folder / GRID).exists():
         if shards(folder):
@@ -191,7 +199,7 @@ def _settle(folder: Path, content: Mapping[str, Any], quiet: bool) -> None:
     known = read_grid(folder)
     found = difference(known, content, ("there", "now"))
     if found is not None:
-        raise InputError(f"{folder} holds another grid: {found}. Give another folder, or undo that")
+        raise InputError(f"{name} holds results of other settings: {found}. Give another folder, or undo that")
     (now,) = content["versions"]
     if now not in known["versions"]:
         before = known["versions"][-1]

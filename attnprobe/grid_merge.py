@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import filecmp
 import shutil
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
 from attnprobe.errors import InputError
 from attnprobe.grid_folder import GRID, difference, read_grid, write_grid
-from attnprobe.grid_records import joined, read_shard, record_line, shard_name, shards
+from attnprobe.grid_records import SAME, joined, read_shard, record_line, shard_name, shards
 from attnprobe.run_folder import write_text
 
 
@@ -25,14 +26,14 @@ class Merged:
         Cells of all grids.
     done, failed
         How many of them are done, or have failed.
-    left_out
-        Other files, by path in the folders, that differ between the folders and so were not taken.
+    differing
+        Other files, by path in the folders, that differ between the folders: those of the first folder were taken.
     """
 
     n_cells: int
     done: int
     failed: int
-    left_out: tuple[str, ...]
+    differing: tuple[str, ...]
 
     @property
     def missing(self) -> int:
@@ -40,11 +41,11 @@ class Merged:
         return self.n_cells - self.done - self.failed
 
 
-def merge(folders: Sequence[str | Path], out: str | Path) -> Merged:
+def merge(folders: Sequence[str | Path], out: str | Path, derived: Collection[str] = ()) -> Merged:
     """Combine folders of the same grid, or folders that hold the same grids in the same places, into a new one.
 
-    Records of a grid end up in one file, one a cell and sorted by key. Files that work left beside them are taken too,
-    when they are in one folder only or the same in all that have them. The given folders are not changed.
+    Records of a grid end up in one file, one a cell and sorted by key. Files that work left beside them are taken too;
+    of one that several folders have, the first folder's. The given folders are not changed.
 
     Parameters
     ----------
@@ -52,17 +53,24 @@ def merge(folders: Sequence[str | Path], out: str | Path) -> Merged:
         What to combine.
     out
         A folder that does not exist yet, or is empty. It can be gone on with like any other.
+    derived
+        Names of files that were made from all cells of a folder. They are not taken: they would speak of a part.
 
     Raises
     ------
     InputError
-        When a folder holds no grid, two hold grids of different configs or different results of one cell, or ``out``
-        holds something or cannot be written.
+        When a folder is given twice or lies in another one, holds no grid, two hold grids of different configs or
+        different results of one cell (beyond rounding, also in a ``.safetensors`` file), or ``out`` holds something or
+        cannot be written.
     """
     sources, out = [Path(folder) for folder in folders], Path(out)
     inside = [source for source in sources if out.resolve().is_relative_to(source.resolve())]
     if inside:
         raise InputError(f"{out} is inside {inside[0]}, which is to be merged; give a folder elsewhere")
+    for first, second in permutations(sources, 2):
+        if second.resolve().is_relative_to(first.resolve()):
+            same = second.resolve() == first.resolve()
+            raise InputError(f"{second} is {'given twice' if same else f'inside {first}'}; give each part once")
     grids: dict[Path, list[Path]] = {}
     for source in sources:
         found = sorted(path.parent.relative_to(source) for path in source.rglob(GRID))
@@ -80,7 +88,7 @@ def merge(folders: Sequence[str | Path], out: str | Path) -> Merged:
         }
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise InputError(f"{out} holds something already; give a new folder to merge into")
-        left_out = _copy_others(sources, out)
+        differing = _copy_others(sources, out, derived)
         for place, content in contents.items():
             (out / place).mkdir(parents=True, exist_ok=True)
             lines = [record_line(records[place][key]).decode() for key in sorted(records[place])]
@@ -92,7 +100,7 @@ def merge(folders: Sequence[str | Path], out: str | Path) -> Merged:
         ) from error
     statuses = [record["status"] for known in records.values() for record in known.values()]
     n_cells = sum(content["n_cells"] for content in contents.values())
-    return Merged(n_cells, statuses.count("done"), statuses.count("failed"), left_out)
+    return Merged(n_cells, statuses.count("done"), statuses.count("failed"), differing)
 
 
 def _common(folders: Sequence[Path]) -> dict[str, Any]:
@@ -106,20 +114,45 @@ def _common(folders: Sequence[Path]) -> dict[str, Any]:
     return {**contents[0], "versions": [one for i, one in enumerate(versions) if one not in versions[:i]]}
 
 
-def _copy_others(sources: Sequence[Path], out: Path) -> tuple[str, ...]:
-    """Copy what is no part of a grid; the files that differ are not copied, and returned."""
+def _copy_others(sources: Sequence[Path], out: Path, derived: Collection[str]) -> tuple[str, ...]:
+    """Copy what is no part of a grid, nor derived; gives the files that differ, of which the first one is copied."""
     found: dict[Path, list[Path]] = {}
     for source in sources:
         own = {path.parent for path in source.rglob(GRID)}
         records = {path for folder in own for path in (*shards(folder), folder / GRID)}
         for path in sorted(source.rglob("*")):
-            if path.is_file() and path not in records and not path.name.startswith("."):
+            if path.is_file() and path not in records and path.name not in derived and not path.name.startswith("."):
                 found.setdefault(path.relative_to(source), []).append(path)
-    left_out = []
-    for place, paths in sorted(found.items()):
-        if all(filecmp.cmp(paths[0], path, shallow=False) for path in paths[1:]):
-            (out / place).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(paths[0], out / place)
-        else:
-            left_out.append(str(place))
-    return tuple(left_out)
+    differing = [place for place, paths in sorted(found.items()) if _differ(paths)]
+    for place, paths in found.items():
+        (out / place).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(paths[0], out / place)
+    return tuple(map(str, differing))
+
+
+def _differ(paths: Sequence[Path]) -> bool:
+    """Whether files of one name differ; arrays that differ by more than rounding are refused, as results are."""
+    others = [path for path in paths[1:] if not filecmp.cmp(paths[0], path, shallow=False)]
+    for path in others:
+        if path.suffix == ".safetensors" and not _same_arrays(paths[0], path):
+            raise InputError(
+                f"{paths[0]} and {path} hold different arrays of one cell: its work is not reproducible, or was "
+                "changed in between; merge without the folder that is wrong"
+            )
+    return bool(others)
+
+
+def _same_arrays(first: Path, second: Path) -> bool:
+    import numpy as np
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    try:
+        one, other = load_file(first), load_file(second)
+    except SafetensorError as error:
+        raise InputError(f"{first} or {second} is damaged ({error}); delete it, and its cell's line") from error
+    return one.keys() == other.keys() and all(
+        one[name].shape == other[name].shape
+        and np.allclose(one[name], other[name], rtol=SAME, atol=SAME, equal_nan=True)
+        for name in one
+    )

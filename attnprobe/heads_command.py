@@ -9,8 +9,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attnprobe.architecture import uses_interface
 from attnprobe.distractors import study_records
 from attnprobe.errors import InputError
+from attnprobe.estimate import model_shape
 from attnprobe.estimates import defined
 from attnprobe.grid import Cell, read_cells, run_cells
 from attnprobe.heads import HeadScores, RunScores, by_question
@@ -23,7 +25,7 @@ from attnprobe.rotating import Question, questions_of
 from attnprobe.run_settings import run_settings
 from attnprobe.study_cells import StudyCell
 from attnprobe.study_folder import CellStore
-from attnprobe.terminal import count, say
+from attnprobe.terminal import count, named, say
 
 if TYPE_CHECKING:
     from attnprobe.models import LanguageModel
@@ -143,8 +145,8 @@ def run_heads(
     InputError
         Prompts or options that do not fit; a folder of another measurement.
     """
-    from attnprobe.heads_figure import save_heads_figure
     from attnprobe.models import load
+    from attnprobe.report.heads_figure import save_heads_figure
     from attnprobe.run_folder import write_text
     from attnprobe.study_command import table_csv
 
@@ -201,6 +203,7 @@ def measure_heads(
     InputError
         Questions or options that do not fit; a folder of another measurement; no question that was measured.
     """
+    _check_model(lm, options)
     questions = _questions(records, options, quiet)
     accepted = {q.number: _accepted(records[q.number]) for q in questions}
     cells = _cells(lm, questions, options)
@@ -213,10 +216,25 @@ def measure_heads(
         store.put(work.key, result)
         return result.facts
 
-    say(f"{lm.source.name}: {count(len(cells), 'order')} of {count(len(questions), 'question')}", quiet)
+    orders = count(len(cells) // len(questions), "random order")
+    say(f"{lm.source.name}: {count(len(questions), 'question')} x {orders}", quiet)
     config = _config(lm, questions, accepted, options)
     done = run_cells(out / "cells", config, cells, do, quiet=quiet, retry_failed=retry_failed)
     return _result(lm.source.name, questions, cells, store, out, options) if done.complete else None
+
+
+def _check_model(lm: LanguageModel, options: HeadsOptions) -> None:
+    if not uses_interface(lm.model):
+        raise InputError(
+            f"{type(lm.model).__name__} does not use transformers' attention interface; heads are scored by their "
+            "heaviest tokens, which its eager weights are not searched for. Measure such a model with measure()"
+        )
+    n_heads = sum(layer.n_heads for layer in model_shape(lm).layers)
+    if options.n_heads > n_heads:
+        raise InputError(
+            f"n_heads is {options.n_heads:,}, but {lm.source.name} has {count(n_heads, 'head')} in all; choose fewer "
+            "(--top)"
+        )
 
 
 def _questions(records: Sequence[PromptRecord], options: HeadsOptions, quiet: bool) -> list[Question]:
@@ -236,9 +254,12 @@ def _questions(records: Sequence[PromptRecord], options: HeadsOptions, quiet: bo
             f"question {asked[0].id!r}, and every other one: none or several of the documents hold the answer; heads "
             "are scored on questions of which one document is the needle's, so name it in the file, or give answers"
         )
-    if len(questions) < len(asked):
-        say(f"note: {len(asked) - len(questions)} of {len(asked)} questions left out, as none or several of their "
-            "documents hold the answer", quiet)  # fmt: skip
+    if without := [question.id for question in asked if question.gold is None]:
+        say(
+            f"note: {len(without)} of {len(asked)} questions left out, as none or several of their documents hold the "
+            f"answer: {named(without)}",
+            quiet,
+        )
     for question in questions:
         assert question.gold is not None
         label = f"question {question.id!r}: document {question.gold}"

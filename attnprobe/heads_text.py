@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnprobe.heads import NEAR
-from attnprobe.terminal import count, decimal, fit, percent, table, wrapped
+from attnprobe.terminal import count, decimal, fit, named, percent, table, wrapped
 
 if TYPE_CHECKING:
     from attnprobe.estimates import Interval
@@ -45,23 +45,38 @@ def heads_lines(result: HeadsResult) -> list[str]:
         "",
     ]
     if selection.heads:
-        halves = f"{len(selection.chosen_on)} and {len(selection.held_out)} questions"
         lines += [
             *_table(result),
-            *wrapped(
-                f"Heads are chosen on one half of the questions and judged on the other ({halves}). Brackets: "
-                f"{percent(selection.heads[0].held_out.level, 0)}, each head by itself; p: against heads drawn at "
-                "random, Holm's method over those chosen."
-            ),
+            *wrapped(_legend(result)),
             *(_together(result) if selection.held_out else []),
         ]
     if selection.reason:
         lines += wrapped(selection.reason)
+    if selection.left_out and scores.n_recalled.any():
+        why = "no answer of theirs recalls the needle" if selection.by == "retrieval" else "it is undefined there"
+        left = f"{len(selection.left_out)} of {count(len(scores.questions), 'question')}"
+        lines += wrapped(f"without a {selection.by} score: {left}, as {why}: {named(selection.left_out)}")
     if result.incomplete:
         id, why = next(iter(result.incomplete.items()))
         left = count(len(result.incomplete), "question")
         lines += wrapped(f"left out: {left}, as a cell failed, e.g. {fit(f'{id}: {why}', 300).rstrip()}")
     return lines
+
+
+def _legend(result: HeadsResult) -> str:
+    """What the table's columns are; of intervals and p values only where it has some."""
+    selection = result.selection
+    texts = [
+        "In needle: part of the answer's rows whose heaviest key is in the needle; sinks: mass of sinks; near: part of "
+        f"the other mass within {NEAR} tokens; means over all questions.",
+        "Heads are chosen on one half of the questions and judged on the other "
+        f"({len(selection.chosen_on)} and {len(selection.held_out)} questions).",
+    ]
+    if any(one.held_out.low is not None for one in selection.heads):
+        texts.append(f"Brackets: {percent(selection.heads[0].held_out.level, 0)}, each head by itself.")
+    if any(one.p is not None for one in selection.heads):
+        texts.append("p: against heads drawn at random, Holm's method over those chosen.")
+    return " ".join(texts)
 
 
 def _answers(result: HeadsResult) -> str:

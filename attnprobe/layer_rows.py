@@ -25,20 +25,24 @@ class LayerExtras:
         int64 ``[B, Hq, A, S]``: that key's slot; -1 where a row sees none, and for a learned sink.
     columns
         float32 ``[B, Hq, slots]``: mass of each slot, summed over the sample's own rows.
+    key_mass, key_slot
+        float32 and int64 ``[B, 1, A, N_KEYS]``: see :func:`attnprobe.extras.heaviest_keys`.
     distance
         float32 ``[B, Hq, A, bin]``: mass by distance, see :func:`attnprobe.extras.distance_mass`.
     value_lse
         float32 ``[B, Hq, A, spans + 1]``: log-sum-exps weighted by what the keys write; no learned sink.
-    question
-        float32 ``[B, Hq, S]``: masses averaged over the rows of the question's own tokens.
+    means
+        By extra, ``question`` or ``prompt``: masses averaged over stretches of rows, float32 ``[B, Hq, stretch, S]``.
     """
 
     top_logit: Tensor | None = None
     top_slot: Tensor | None = None
     columns: Tensor | None = None
+    key_mass: Tensor | None = None
+    key_slot: Tensor | None = None
     distance: Tensor | None = None
     value_lse: Tensor | None = None
-    question: Tensor | None = None
+    means: dict[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,7 @@ class LayerRows:
     has_sink: bool
     residual: np.ndarray
     magnitude: np.ndarray
-    extras: LayerExtras = LayerExtras()
+    extras: LayerExtras = field(default_factory=LayerExtras)
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,8 @@ class LayerPart:
     visible: np.ndarray
     top_logit: Tensor | None = None
     top_slot: Tensor | None = None
+    key_mass: Tensor | None = None
+    key_slot: Tensor | None = None
     distance: Tensor | None = None
     value_lse: Tensor | None = None
 
@@ -130,7 +136,7 @@ class LayerState:
     arguments: dict[str, Any] = field(default_factory=dict)
     parts: list[LayerPart] = field(default_factory=list)
     columns: ColumnSums = field(default_factory=ColumnSums)
-    question: Tensor | None = None  # [B, Hq, S]
+    means: dict[str, Tensor] = field(default_factory=dict)  # by extra, [B, Hq, stretch, S]
     attended: tuple[int, int, Tensor] | None = None  # query heads, one of them, and what attention gave its last row
     factor: Tensor | None = None  # of the output projection, see extras.output_factor
     waiting: list[Callable[[], None]] = field(default_factory=list)  # until the output projection is known

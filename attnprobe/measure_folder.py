@@ -123,7 +123,7 @@ def measure_folder(
     keep_rows = bool(options.get("keep_rows", True))
     check_selection(lm, selection, keep_rows)
     if answers == "file":
-        _check_answers(prompts)
+        check_answers(prompts)
     asked = run_settings(lm, answers, batch_size, options) | dict(settings or {})
     sha256 = settings_hash(asked)
     begin = time.monotonic()
@@ -244,13 +244,14 @@ def _id(number: int, prompt: Prompt) -> str:
     return str(number) if prompt.id is None else prompt.id
 
 
-def _check_answers(prompts: Sequence[Prompt]) -> None:
+def check_answers(prompts: Sequence[Prompt]) -> None:
+    """Raise InputError unless every prompt has an answer to force."""
     without = [f'"{_id(number, prompt)}"' for number, prompt in enumerate(prompts) if not prompt.answer]
     if without:
         more = f" and {len(without) - 5} more" if len(without) > 5 else ""
         raise InputError(
             f"{len(without)} of {count(len(prompts), 'prompt')} have no answer to force: {', '.join(without[:5])}"
-            f'{more}; give each an "answer", or let the model generate (--answer generate)'
+            f'{more}; give each an "answer", or let the model generate (--answers generate)'
         )
 
 

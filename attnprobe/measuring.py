@@ -17,7 +17,7 @@ from attnprobe.extras import EXTRAS
 from attnprobe.prefix_cache import PrefixCache, check_prefix
 from attnprobe.prompt import Prompt, encode_answer
 from attnprobe.run import Run
-from attnprobe.secondary_sinks import apart
+from attnprobe.secondary_sinks import SecondarySink, apart
 from attnprobe_kernels import BACKENDS
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def measure(
     seed: int | None = 0,
     backend: str = "auto",
     extras: Sequence[str] = (),
-    secondary_sinks: Sequence[int] = (),
+    secondary_sinks: Sequence[int] | Sequence[SecondarySink] = (),
     prefix: PrefixCache | None = None,
     progress: Progress | None = None,
     **generation: Any,
@@ -85,12 +85,13 @@ def measure(
         Of :func:`attnprobe_kernels.span_lse`.
     extras
         What to measure beside the masses, any of ``top`` (each span's heaviest token in every row), ``columns`` (mass
-        of every token), ``distance`` (mass by distance from the row), ``values`` (mass weighted by what the keys write:
-        norms that act on the sum of all heads afterwards are not counted) and ``question`` (the rows of the question's
-        own tokens); see :class:`attnprobe.Run` for what they give.
+        of every token), ``keys`` (every row's heaviest tokens), ``distance`` (mass by distance from the row),
+        ``values`` (mass weighted by what the keys write: norms that act on the sum of all heads afterwards are not
+        counted), ``question`` (the rows of the question's own tokens) and ``prompt`` (blocks of all the prompt's rows,
+        which costs attention over the prompt once more); see :class:`attnprobe.Run` for what they give.
     secondary_sinks
-        Positions of prompt tokens that become spans of their own, kind ``sink``, taken out of the span they were in;
-        see :func:`attnprobe.find_secondary_sinks`.
+        What :func:`attnprobe.find_secondary_sinks` found in a null run of the same documents, or positions of prompt
+        tokens: these become spans of their own, kind ``sink``, taken out of the span they were in.
     prefix
         With a forced answer: do not feed again what this prompt and the last one measured with the same ``prefix``
         begin with, where that is exact; see :class:`attnprobe.PrefixCache`.
@@ -223,6 +224,11 @@ def _checked(options: Options) -> Options:
     extras = _known_extras(options.extras)
     if "top" in extras and not options.keep_rows:
         raise InputError('extras "top" are kept row by row; leave it out, or measure with keep_rows=True')
+    if "prompt" in extras and options.prefix is not None:
+        raise InputError(
+            'extras "prompt" take all rows of the prompt, but those that the prefix holds would not run; leave out one '
+            "of the two"
+        )
     check_generation_options(dict(options.generation), options.do_sample)
     chunk = options.prefill_chunk
     return replace(

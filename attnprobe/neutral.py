@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from attnprobe.answer_text import holds_answer
+from attnprobe.document import quoted
 from attnprobe.errors import InputError
 
 _THINGS = (
@@ -20,6 +21,7 @@ _VERBS = ("stands", "rests", "lies", "stays", "waits", "remains", "appears", "tu
 _PLACES = ("near", "beside", "behind", "before", "along", "above", "under", "past")
 _ENDINGS = (" so", " then", " here", " now", " too", ".", ",", " a", " and", " of", "!", ";", "?", ")", "s", "a")
 _FEWER_WORDS = 6
+_TRIES = 20  # seeds tried for sentences that do not hold an answer
 
 
 @dataclass(frozen=True)
@@ -61,8 +63,39 @@ def neutral_words(seed: int) -> Iterator[str]:
         yield f"{second}."
 
 
+def neutral_text(
+    seed: int, count: Callable[[str], tuple[int, int]], wanted: tuple[int, int], tokenizer: Any, answers: Sequence[str]
+) -> NeutralText:
+    """Built-in sentences of a wanted number of tokens that hold none of the answers.
+
+    Parameters
+    ----------
+    seed
+        Draws the sentences.
+    count, wanted, tokenizer
+        As in :func:`matched_text`.
+    answers
+        As in :func:`attnprobe.answer_text.holds_answer`.
+
+    Raises
+    ------
+    InputError
+        Whatever is drawn holds one of them.
+    """
+    for attempt in range(_TRIES):
+        text = matched_text(neutral_words(seed + 1000 * attempt), count, wanted, tokenizer)
+        if not holds_answer(text.text, answers):
+            return text
+    raise InputError(f"the built-in neutral sentences hold the answer {' or '.join(map(quoted, answers))}")
+
+
 def matched_text(
-    words: Iterator[str], count: Callable[[str], tuple[int, int]], wanted: tuple[int, int], tokenizer: Any
+    words: Iterator[str],
+    count: Callable[[str], tuple[int, int]],
+    wanted: tuple[int, int],
+    tokenizer: Any,
+    joint: str = " ",
+    endings: Sequence[str] | None = None,
 ) -> NeutralText:
     """The beginning of a text that has a wanted number of tokens in its place.
 
@@ -79,6 +112,11 @@ def matched_text(
         What it is to give.
     tokenizer
         The prompt's; for a first guess.
+    joint
+        What stands between two words; empty where they bring their own white space, or need none.
+    endings
+        Short texts to put behind the words where their tokens do not come out; empty to take words only, None for the
+        built-in ones.
 
     Raises
     ------
@@ -89,7 +127,7 @@ def matched_text(
         return NeutralText("", 0, 0, wanted[1], count("")[1])
 
     def alone(n_words: int) -> int:
-        return len(tokenizer(" ".join(taken[:n_words]), add_special_tokens=False)["input_ids"])
+        return len(tokenizer(joint.join(taken[:n_words]), add_special_tokens=False)["input_ids"])
 
     taken: list[str] = []
     while (missing := wanted[0] - alone(len(taken))) >= 0:
@@ -106,7 +144,7 @@ def matched_text(
         low, high = (middle, high) if alone(middle) <= wanted[0] else (low, middle)
     best: NeutralText | None = None
     for n_words in range(low, max(low - _FEWER_WORDS, 0) - 1, -1):
-        found = _filled(" ".join(taken[:n_words]), count, wanted)
+        found = _filled(joint.join(taken[:n_words]), count, wanted, _ENDINGS if endings is None else endings)
         if best is None or _distance(found) < _distance(best):
             best = found
         if found.exact:
@@ -115,7 +153,9 @@ def matched_text(
     return best
 
 
-def _filled(text: str, count: Callable[[str], tuple[int, int]], wanted: tuple[int, int]) -> NeutralText:
+def _filled(
+    text: str, count: Callable[[str], tuple[int, int]], wanted: tuple[int, int], endings: Sequence[str]
+) -> NeutralText:
     """A text with short endings, as long as one brings text and prompt closer to the wanted tokens."""
 
     def ending_in(ending: str) -> NeutralText:
@@ -126,7 +166,7 @@ def _filled(text: str, count: Callable[[str], tuple[int, int]], wanted: tuple[in
     found = ending_in("")
     while not found.exact:
         text = found.text
-        better = (other for ending in _ENDINGS if _distance(other := ending_in(ending)) < _distance(found))
+        better = (other for ending in endings if _distance(other := ending_in(ending)) < _distance(found))
         if (nearer := next(better, None)) is None:
             return found
         found = nearer
@@ -136,9 +176,3 @@ def _filled(text: str, count: Callable[[str], tuple[int, int]], wanted: tuple[in
 def _distance(text: NeutralText) -> int:
     """How many tokens text and prompt are off."""
     return abs(text.wanted - text.found) + abs(text.wanted_prompt - text.found_prompt)
-
-
-def holds(text: str, answer: str) -> bool:
-    """Whether an answer's words occur in a text, next to each other and as whole words, whatever their case."""
-    words = re.findall(r"\w+", answer.casefold())
-    return bool(words) and re.search(r"\b" + r"\W+".join(map(re.escape, words)) + r"\b", text.casefold()) is not None

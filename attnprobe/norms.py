@@ -70,7 +70,24 @@ def document_values(
         As :func:`head_values`.
     """
     inner = "mass" if norm == "share" else norm
-    values = head_values(run, inner, trimmed=trimmed, rows=rows, with_sinks=with_sinks)[chosen]
+    return averaged(head_values(run, inner, trimmed=trimmed, rows=rows, with_sinks=with_sinks)[chosen], norm)
+
+
+def averaged(values: np.ndarray, norm: str) -> np.ndarray:
+    """Average of heads under a norm: the last step of :func:`document_values`.
+
+    Parameters
+    ----------
+    values
+        float64 [head, document] of :func:`head_values`: masses for ``share``, else of the norm itself.
+    norm
+        One of ``NORMS``.
+
+    Returns
+    -------
+    numpy.ndarray
+        float64 [document]; NaN where undefined.
+    """
     if norm in ("mass", "share"):
         mass = np.where(np.isnan(values).all(axis=0), np.nan, np.nan_to_num(values, nan=0.0).mean(axis=0))
         return mass if norm == "mass" else _divide(mass, np.nansum(mass))

@@ -10,7 +10,7 @@ from attnprobe.architecture import implementation_of
 from attnprobe.batch import prefill_chunk_of
 from attnprobe.blueprint import Blueprint
 from attnprobe.errors import InputError
-from attnprobe.estimate import Rates, Workload, memory, model_shape, probe, run_file_bytes, seconds
+from attnprobe.estimate import ModelShape, Rates, Workload, memory, model_shape, probe, run_file_bytes, seconds
 from attnprobe.prompt import Prompt, encode_answer
 from attnprobe.spans import SPAN_KINDS
 from attnprobe.terminal import work_bar
@@ -141,19 +141,27 @@ def plan(
     batches = _batches(works, batch_size)
     needs = [memory(lm, shape, batch) for batch in batches]
     return Plan(
-        model=lm.source.name,
-        n_parameters=shape.n_parameters,
-        dtype=str(lm.source.dtype),
-        device=blueprint.device,
-        attn_implementation=implementation_of(lm.model),
-        max_positions=lm.max_positions,
-        is_converted=blueprint.is_converted,
+        **about_model(blueprint, shape),
         prompts=tuple(planned),
         memory=max(needs, key=lambda need: sum(need.values())),
         disk=sum(run_file_bytes(shape, work) for work in works),
         seconds=sum(seconds(shape, batch, rates) for batch in batches),
         rates=rates,
     )
+
+
+def about_model(blueprint: Blueprint, shape: ModelShape) -> dict[str, Any]:
+    """What every plan says about its model: the first fields of :class:`Plan`."""
+    lm = blueprint.lm
+    return {
+        "model": lm.source.name,
+        "n_parameters": shape.n_parameters,
+        "dtype": str(lm.source.dtype),
+        "device": blueprint.device,
+        "attn_implementation": implementation_of(lm.model),
+        "max_positions": lm.max_positions,
+        "is_converted": blueprint.is_converted,
+    }
 
 
 def _planned(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from attnprobe.plan import Plan, PlannedPrompt
+from attnprobe.plan_study import StudyPlan
 from attnprobe.power import PlannedQuestions
 from attnprobe.spans import SPAN_KINDS
-from attnprobe.terminal import count, decimal, duration, fit, percent, size, table, wrapped
+from attnprobe.terminal import count, decimal, duration, fit, named, percent, size, table, wrapped
 
 _MOST_PROMPTS = 10
 _MOST_DOCUMENTS = 20
@@ -13,6 +14,62 @@ _MOST_DOCUMENTS = 20
 
 def plan_lines(plan: Plan) -> list[str]:
     """What ``attnprobe plan`` prints."""
+    lines = [*_model_lines(plan), "", *_prompt_table(plan), "", *_kind_table(plan), ""]
+    if len(plan.prompts) == 1:
+        lines += [*_document_table(plan.prompts[0]), ""]
+    for prompt in plan.too_long[:_MOST_PROMPTS]:
+        lines += wrapped(
+            f'! prompt "{fit(prompt.id, 40).rstrip()}" is {count(prompt.n_over, "token")} too long with its answer of '
+            f"up to {count(prompt.n_answer, 'token')}",
+            indent="  ",
+        )
+    longest = max(prompt.n_answer for prompt in plan.prompts)
+    answers = f"{count(len(plan.prompts), 'prompt')} (answers of up to {count(longest, 'token')}"
+    return [
+        *lines,
+        *_memory_lines(plan),
+        *wrapped(f"disk: {size(plan.disk)} of run files", indent="  "),
+        *wrapped(f"time: about {duration(plan.seconds)} for {answers}; loading apart). {_rates(plan)}", indent="  "),
+    ]
+
+
+def study_plan_lines(plan: StudyPlan) -> list[str]:
+    """What ``attnprobe plan --study`` prints."""
+    rows = [(name, f"{n:,}") for name, n in plan.cells.items()]
+    n_cells = sum(plan.cells.values())
+    lines = [
+        *_model_lines(plan),
+        "",
+        *wrapped(
+            f"{count(plan.questions, 'question')} of {count(plan.documents, 'document')} in "
+            f"{count(plan.orders, 'order')} each; the longest prompt and answer: {count(plan.longest, 'token')}"
+        ),
+        "",
+        *table(("cells", "number"), [*rows, ("all", f"{n_cells:,}")], (False, True)),
+        *wrapped(
+            "own: the model writes its own answer; asked: the prompts as they are, with the null variant where it is "
+            "measured; others: variants"
+        ),
+        "",
+    ]
+    if plan.too_long:
+        lines += wrapped(
+            f"! {count(len(plan.too_long), 'question')} too long for the model's window: {named(plan.too_long)}",
+            indent="  ",
+        )
+    return [
+        *lines,
+        *wrapped(f"tokens: {plan.tokens:,} to feed", indent="  "),
+        *_memory_lines(plan),
+        *wrapped(f"disk: {size(plan.disk['arrays'])} of arrays, {size(plan.disk['runs'])} of whole runs", indent="  "),
+        *wrapped(
+            f"time: about {duration(plan.seconds)} for {count(n_cells, 'cell')}; loading apart. {_rates(plan)}",
+            indent="  ",
+        ),
+    ]
+
+
+def _model_lines(plan: Plan | StudyPlan) -> list[str]:
     window = "no limit of positions" if plan.max_positions is None else f"window {plan.max_positions:,} tokens"
     lines = wrapped(
         f"{plan.model}: {plan.n_parameters:,} parameters, {plan.dtype} on {plan.device}, "
@@ -23,29 +80,19 @@ def plan_lines(plan: Plan) -> list[str]:
             "This GGUF file has not been converted yet; the first load does that once, and keeps "
             f"{size(4 * plan.n_parameters)} in the cache folder."
         )
-    lines += ["", *_prompt_table(plan), "", *_kind_table(plan), ""]
-    if len(plan.prompts) == 1:
-        lines += [*_document_table(plan.prompts[0]), ""]
-    for prompt in plan.too_long[:_MOST_PROMPTS]:
-        lines += wrapped(
-            f'! prompt "{fit(prompt.id, 40).rstrip()}" is {count(prompt.n_over, "token")} too long with its answer of '
-            f"up to {count(prompt.n_answer, 'token')}",
-            indent="  ",
-        )
-    lines += _memory_lines(plan)
-    longest = max(prompt.n_answer for prompt in plan.prompts)
-    lines += wrapped(
-        f"time: about {duration(plan.seconds)} for {count(len(plan.prompts), 'prompt')} (answers of up to "
-        f"{count(longest, 'token')}; loading apart). An estimate from {plan.rates.flops / 1e9:,.0f} GFLOP/s and "
-        f"{plan.rates.bytes / 1e9:,.0f} GB/s, probed on this machine now; other programs make it longer.",
-        indent="  ",
-    )
     return lines
+
+
+def _rates(plan: Plan | StudyPlan) -> str:
+    return (
+        f"An estimate from {plan.rates.flops / 1e9:,.0f} GFLOP/s and {plan.rates.bytes / 1e9:,.0f} GB/s, probed on "
+        "this machine now; other programs make it longer."
+    )
 
 
 def power_lines(planned: PlannedQuestions, is_pilot: bool) -> list[str]:
     """What ``attnprobe plan --power`` prints."""
-    low, high = planned.ratio - planned.half_width, planned.ratio + planned.half_width
+    low, high = planned.interval
     source = "as given" if is_pilot else "assumed; give a pilot study's with --sd-log"
     rows = [[f"{n:,}", decimal(planned.half_widths[n]), decimal(planned.detectable[n])] for n in planned.half_widths]
     return [
@@ -101,13 +148,10 @@ def _document_table(prompt: PlannedPrompt) -> list[str]:
     return lines
 
 
-def _memory_lines(plan: Plan) -> list[str]:
+def _memory_lines(plan: Plan | StudyPlan) -> list[str]:
     parts = ", ".join(f"{name} {size(n_bytes)}" for name, n_bytes in plan.memory.items())
-    return [
-        *wrapped(
-            f"memory: about {size(sum(plan.memory.values()))} at the peak ({parts}), and what Python and torch take "
-            "themselves, some 0.7 GB",
-            indent="  ",
-        ),
-        *wrapped(f"disk: {size(plan.disk)} of run files", indent="  "),
-    ]
+    return wrapped(
+        f"memory: about {size(sum(plan.memory.values()))} at the peak ({parts}), and what Python and torch take "
+        "themselves, some 0.7 GB",
+        indent="  ",
+    )

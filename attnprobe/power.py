@@ -46,9 +46,15 @@ class PlannedQuestions:
     half_widths: Mapping[int, float]
     detectable: Mapping[int, float]
 
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The interval of that half-width around the ratio, symmetric in logs: ratio * exp(+-h)."""
+        high = math.hypot(self.ratio, self.half_width) + self.half_width
+        return self.ratio**2 / high, high
+
     def to_dict(self) -> dict[str, Any]:
         """As JSON values."""
-        return {**asdict(self), "assurance": ASSURANCE}
+        return {**asdict(self), "interval": list(self.interval), "assurance": ASSURANCE}
 
 
 def planned_questions(ratio: float, half_width: float, sd_log: float = SD_LOG) -> PlannedQuestions:
@@ -119,7 +125,7 @@ def questions_needed(
     ratio, sd_log, level, assurance
         As in :func:`ratio_half_width`.
     half_width
-        Half the width of the interval, on the scale of the ratio: 0.5 for a ratio of 2 is about 1.5 to 2.5.
+        Half the width of the interval, on the scale of the ratio: 0.5 for a ratio of 2 is 1.56 to 2.56.
 
     Raises
     ------

@@ -122,13 +122,17 @@ def check_prefix(prefix: Any) -> None:
 
 def goes_on_exactly(model: nn.Module) -> bool:
     """Whether a cache of this model can be cut to any length and gone on from as if nothing had been cut."""
+    return keeps_every_key(model) and continues_prefill(model)
+
+
+def keeps_every_key(model: nn.Module) -> bool:
+    """Whether that can be so by the model's build, which its weights are not needed for."""
     return (
         uses_interface(model)
         and "position_ids" in forward_parameters(model)
         and not has_recurrent_layers(model)
         and not _rope_types(getattr(decoder_of(model).config, "rope_parameters", None)) & set(_ROPE_OF_LENGTH)
         and _is_plain(_new_cache(model))
-        and continues_prefill(model)
     )
 
 

@@ -61,12 +61,14 @@ class Prompt:
         Text before everything else of the user's message, such as how to answer; a span of kind ``other``.
     given
         The user's own text, which `from_text` and `from_messages` set instead of documents and question.
+    closed_book
+        There are no documents on purpose: the question alone, to be answered from what the model knows.
 
     Raises
     ------
     InputError
-        If there is no document or no question, two documents have one id, a text holds NUL or a lone surrogate,
-        or an option is unknown.
+        If there is no document (unless ``closed_book``) or no question, two documents have one id, a text holds NUL or
+        a lone surrogate, or an option is unknown.
     """
 
     documents: tuple[Document, ...]
@@ -79,6 +81,7 @@ class Prompt:
     id: str | None
     instruction: str | None
     given: GivenText | None
+    closed_book: bool
 
     def __init__(
         self,
@@ -93,6 +96,7 @@ class Prompt:
         instruction: str | None = None,
         *,
         given: GivenText | None = None,
+        closed_book: bool = False,
     ) -> None:
         check_choice(layout, Layout, "layout")
         check_choice(markers, Markers, "markers")
@@ -101,7 +105,7 @@ class Prompt:
             if value is not None:
                 check_text(value, field)
         values = {
-            "documents": () if given else _checked_documents(documents),
+            "documents": () if given or (closed_book and not documents) else _checked_documents(documents),
             "question": question,
             "system": system,
             "layout": layout,
@@ -111,7 +115,10 @@ class Prompt:
             "id": id,
             "instruction": instruction,
             "given": given,
+            "closed_book": closed_book,
         }
+        if closed_book and (documents or given is not None):
+            raise InputError("a closed-book prompt has a question only; leave out documents, or closed_book")
         if given is not None:
             if documents or question or system is not None or instruction is not None:
                 raise InputError("a prompt of the user's own text has no documents, question, system or instruction")
@@ -222,7 +229,10 @@ def _checked_documents(documents: Sequence[str | Document]) -> tuple[Document, .
     if isinstance(documents, (str, Document)) or not isinstance(documents, Sequence):
         raise InputError(f"documents is one {type(documents).__name__}; pass a list of texts")
     if not documents:
-        raise InputError("documents is empty; pass at least one, or use Prompt.from_text for a raw text")
+        raise InputError(
+            "documents is empty; pass at least one, closed_book=True for a question alone, or use "
+            "Prompt.from_text for a raw text"
+        )
     checked = []
     for index, item in enumerate(documents):
         if isinstance(item, Document):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +40,12 @@ class RankCorrelation:
     p_value: float | None
     by_question: np.ndarray
     n_cells: int
+
+    def __repr__(self) -> str:
+        return (
+            f"RankCorrelation(within_position={self.within_position}, within_question={self.within_question}, "
+            f"pooled={self.pooled}, n={self.within_position.n})"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """The correlations in plain types, for JSON."""
@@ -99,8 +105,12 @@ def rank_correlation(
         raise InputError("mass or effect holds infinite values; leave such cells out as NaN")
     if not (np.sort(permutations, axis=-1) == np.arange(mass.shape[2])).all():
         raise InputError("permutations holds an order that is no permutation of the documents 0 to K - 1")
+    return ranked_cells([_cells(*question) for question in zip(mass, effect, permutations, strict=True)], level)
+
+
+def ranked_cells(tables: Sequence[np.ndarray], level: float = 0.95) -> RankCorrelation:
+    """The same of any cells: a table for each question, float64 ``[cell, 3]``: number of its place, mass, effect."""
     level = fraction("level", level)
-    tables = [_cells(*question) for question in zip(mass, effect, permutations, strict=True)]
     by_question = np.array([_sums([table]) for table in tables]).reshape(-1, 3)
     by_place = np.array([_sums([table[table[:, 0] == place] for place in np.unique(table[:, 0])]) for table in tables])
     by_place = by_place.reshape(-1, 3)
@@ -148,7 +158,7 @@ def _correlation(sums: np.ndarray) -> float:
 
 
 def _interval(
-    statistic: Callable[[list[int]], float], tables: list[np.ndarray], level: float
+    statistic: Callable[[list[int]], float], tables: Sequence[np.ndarray], level: float
 ) -> tuple[Interval, float | None]:
     """Estimate, jackknife interval over questions on Fisher's scale, and p-value of no correlation.
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attnprobe.errors import CaptureError
-from attnprobe.extras import distance_mass, n_distance_bins, value_bias
+from attnprobe.extras import distance_mass, heaviest_keys, n_distance_bins, value_bias
 from attnprobe.layer_rows import LayerExtras, LayerPart, LayerRows, LayerState
 from attnprobe.row_block import RowBlock, SampleSpans
 from attnprobe_kernels import Segments, span_lse, span_top
@@ -48,7 +48,7 @@ def reduce_block(
         As in :class:`attnprobe.capture.Capture`.
     """
     sink, arguments = layer.arguments["sink"], block.arguments()
-    top_logit = top_slot = distance = value_lse = None
+    top_logit = top_slot = key_mass = key_slot = distance = value_lse = None
     if "top" in extras:
         lse, top_logit, top_key = span_top(block.query, block.key, tables, backend=backend, **arguments)
         top_logit = with_sink(sink, top_logit)
@@ -58,14 +58,16 @@ def reduce_block(
     lse = with_sink(sink, lse)
     if sink is not None:
         counts = np.concatenate([counts, np.zeros_like(counts[..., :1])], axis=-1)
+    total = torch.logsumexp(lse, dim=-1)
+    if "keys" in extras:
+        key_mass, key_slot = heaviest_keys(block, total, backend)
     if "distance" in extras:
-        sinks = [sample.sinks for sample in samples]
-        distance = distance_mass(block, tables, sinks, torch.logsumexp(lse, dim=-1), backend)
+        distance = distance_mass(block, tables, [sample.sinks for sample in samples], total, backend)
     if block.value is not None:
         assert layer.factor is not None
         bias = value_bias(block.value, layer.factor)
         value_lse = span_lse(block.query, block.key, tables, key_bias=bias, backend=backend, **arguments)
-    return LayerPart(lse, counts, top_logit, top_slot, distance, value_lse)
+    return LayerPart(lse, counts, top_logit, top_slot, key_mass, key_slot, distance, value_lse)
 
 
 def collect(layer: LayerState, n_rows: int, extras: Collection[str], stop_rows: np.ndarray, n_slots: int) -> LayerRows:
@@ -107,9 +109,11 @@ def collect(layer: LayerState, n_rows: int, extras: Collection[str], stop_rows: 
             top_logit=rows("top_logit") if "top" in extras else None,
             top_slot=rows("top_slot") if "top" in extras else None,
             columns=layer.columns.total(stop_rows) if "columns" in extras else None,
+            key_mass=rows("key_mass") if "keys" in extras else None,
+            key_slot=rows("key_slot") if "keys" in extras else None,
             distance=_distances(layer, n_distance_bins(n_slots))[:, :, :n_rows] if "distance" in extras else None,
             value_lse=rows("value_lse") if "values" in extras else None,
-            question=None if layer.question is None else layer.question.cpu(),
+            means={extra: mean.cpu() for extra, mean in layer.means.items()},
         ),
     )
 

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from attnprobe.answer_text import holds_answer
 from attnprobe.document import document_label, quoted
 from attnprobe.encode import EncodedPrompt
 from attnprobe.errors import InputError
-from attnprobe.neutral import NeutralText, holds, matched_text, neutral_words
+from attnprobe.neutral import NeutralText, matched_text, neutral_text
 from attnprobe.prompt import Prompt
-
-_TRIES = 20  # seeds tried for a neutral text that does not hold the answer
 
 
 def check_removable(prompt: Prompt, method: str) -> None:
@@ -77,16 +76,13 @@ def neutral_in_place(
 
     wanted = own_tokens(encoded), encoded.n_tokens
     if given is not None:
-        if holds(given, answer):
+        if holds_answer(given, [answer]):
             raise InputError(f"the neutral text holds the answer {quoted(answer)}; give another one")
         return matched_text(iter(given.split()), count, wanted, tokenizer)
-    for attempt in range(_TRIES):
-        text = matched_text(neutral_words(seed + 1000 * attempt), count, wanted, tokenizer)
-        if not holds(text.text, answer):
-            return text
-    raise InputError(
-        f"the built-in neutral sentences hold the answer {quoted(answer)}; pass a text of your own as neutral"
-    )
+    try:
+        return neutral_text(seed, count, wanted, tokenizer, [answer])
+    except InputError as error:
+        raise InputError(f"{error}; pass a text of your own as neutral") from error
 
 
 def mismatch(index: int, name: str, text: NeutralText) -> str:

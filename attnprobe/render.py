@@ -61,21 +61,44 @@ def render_prompt(prompt: Prompt, tokenizer: Any) -> RenderedPrompt:
     """Render a prompt for a tokenizer; see `Prompt.render`."""
     given = prompt.given
     if given is not None:
-        parts = _given_pieces(given)
         if given.roles is None:
-            text, regions, joints = join_pieces(parts[0])
+            text, regions, joints = join_pieces(_given_pieces(given)[0])
             return RenderedPrompt(text, regions, True, "", joints, raw=True)
         _require_template(tokenizer, "messages need one: set tokenizer.chat_template, or use Prompt.from_text")
-        return _rendered_chat(list(zip(given.roles, parts, strict=True)), tokenizer)
+        return _rendered_chat(_messages(prompt), tokenizer)
     if prompt.template == "chat":
         _require_template(tokenizer, 'set tokenizer.chat_template, or use template="plain"')
     if prompt.template == "plain" or not has_chat_template(tokenizer):
         text, regions, joints = join_pieces(_plain(prompt))
         return RenderedPrompt(text, regions, True, " ", joints)
+    return _rendered_chat(_messages(prompt), tokenizer)
+
+
+def chat_messages(prompt: Prompt) -> list[dict[str, str]]:
+    """The messages that a chat template is given, for a server that applies its own.
+
+    Raises
+    ------
+    InputError
+        If the prompt is not for a chat template: a raw text, or ``template="plain"``.
+    """
+    if prompt.template == "plain" or (prompt.given is not None and prompt.given.roles is None):
+        what = "a raw text" if prompt.given is not None else 'of template="plain"'
+        raise InputError(
+            f"the prompt is {what}, and a chat server puts its own template around whatever it is sent; "
+            "give documents and a question, or Prompt.from_messages"
+        )
+    return [{"role": role, "content": "".join(piece.text for piece in parts)} for role, parts in _messages(prompt)]
+
+
+def _messages(prompt: Prompt) -> list[tuple[str, list[Piece]]]:
+    given = prompt.given
+    if given is not None and given.roles is not None:
+        return list(zip(given.roles, _given_pieces(given), strict=True))
     messages = [("user", list(_user_text(prompt, gap_at_end=False)))]
     if prompt.system is not None:
         messages.insert(0, ("system", [Piece(prompt.system, Owner("system", "system"))]))
-    return _rendered_chat(messages, tokenizer)
+    return messages
 
 
 def _rendered_chat(messages: list[tuple[str, list[Piece]]], tokenizer: Any) -> RenderedPrompt:

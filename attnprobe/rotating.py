@@ -18,9 +18,9 @@ from attnprobe.architecture import uses_interface
 from attnprobe.arguments import whole_number
 from attnprobe.decoding import has_recurrent_layers
 from attnprobe.designs import Order, orders
-from attnprobe.errors import InputError
+from attnprobe.errors import CaptureError, InputError
 from attnprobe.grid import Cell, read_cells, run_cells
-from attnprobe.measuring import measure
+from attnprobe.measuring import measure, options_of, prepare
 from attnprobe.models import LanguageModel
 from attnprobe.prefix_cache import PrefixCache
 from attnprobe.prompt import Prompt
@@ -31,7 +31,7 @@ from attnprobe.study_cells import ASKED, StudyCell, measure_cell, relieved_chunk
 from attnprobe.study_data import StudyData
 from attnprobe.study_folder import StudyFolder, folder_name
 from attnprobe.study_lengths import length_matched
-from attnprobe.study_options import StudyOptions, ordered_prompt, variant_prompt
+from attnprobe.study_options import NOTHING, StudyOptions, ordered_prompt, variant_prompt
 from attnprobe.terminal import count, say
 
 OWN = "own"
@@ -103,7 +103,8 @@ def rotate(
     Raises
     ------
     InputError
-        Prompts, answers or options that do not fit; a folder of another study.
+        Prompts, answers or options that do not fit; a model that cannot be studied, before any is measured; a folder
+        of another study.
     """
     settings = StudyOptions.of({"design": design, "seed": seed, **options})
     whole_number("keep_runs", keep_runs, 0)
@@ -113,7 +114,13 @@ def rotate(
     check_names([one.source.name for one in models])
     asked = questions_of(prompts, answers)
     folder = None if out is None else Path(out)
-    found = [study_of_model(one, asked, settings, folder, keep_runs, retry_failed, quiet) for one in models]
+    fitted = [fitted_questions(one, asked, settings) for one in models]
+    for one, questions in zip(models, fitted, strict=True):
+        check_extras(one, questions[0], settings, folder)
+    found = [
+        study_of_model(one, questions, settings, folder, keep_runs, retry_failed, quiet)
+        for one, questions in zip(models, fitted, strict=True)
+    ]
     data = {one.model: one for one in found if one is not None}
     if len(data) < len(models):
         raise InputError(
@@ -203,16 +210,10 @@ def study_of_model(
     retry_failed: bool = False,
     quiet: bool = True,
 ) -> StudyData | None:
-    """Study one model; see :func:`rotate`. None where other processes still measure cells of it."""
-    if not uses_interface(lm.model):
-        raise InputError(
-            f"{type(lm.model).__name__} does not use transformers' attention interface; a study needs the heaviest "
-            "tokens, which its eager weights are not searched for. Measure such a model with measure()"
-        )
-    if "effects" in options.extras and has_recurrent_layers(lm.model):
-        raise InputError(f"{type(lm.model).__name__} has recurrent layers, from which no document can be hidden; leave "
-                         "the extra effects out")  # fmt: skip
-    questions = [_matched(lm, question, options) for question in questions]
+    """Study one model; see :func:`rotate`. None where other processes still measure cells of it.
+
+    The questions are those of :func:`fitted_questions`.
+    """
     own_orders = {q.number: _orders(q, options) for q in questions}
     if out is None:
         with tempfile.TemporaryDirectory(prefix="attnprobe-study-") as temporary:
@@ -222,10 +223,72 @@ def study_of_model(
     return _measured(lm, questions, own_orders, options, folder, retry_failed, quiet)
 
 
+def fitted_questions(lm: LanguageModel, questions: Sequence[Question], options: StudyOptions) -> list[Question]:
+    """The questions as this model is going to be asked them, once all are known to be ones that it can be asked.
+
+    Needs no weights: the model may be on torch's meta device.
+
+    Raises
+    ------
+    InputError
+        The model cannot be studied, or a question's prompt does not fit its window or has no tokens in its documents.
+    """
+    if not uses_interface(lm.model):
+        raise InputError(
+            f"{type(lm.model).__name__} does not use transformers' attention interface; a study needs the heaviest "
+            "tokens, which its eager weights are not searched for. Measure such a model with measure()"
+        )
+    if "effects" in options.extras and has_recurrent_layers(lm.model):
+        raise InputError(f"{type(lm.model).__name__} has recurrent layers, from which no document can be hidden; leave "
+                         "the extra effects out")  # fmt: skip
+    fitted = [_matched(lm, question, options) for question in questions]
+    for question in fitted:
+        _check_question(lm, question, options)
+    return fitted
+
+
+def _check_question(lm: LanguageModel, question: Question, options: StudyOptions) -> None:
+    settings = options_of({"max_new_tokens": options.max_new_tokens, "beyond_window": options.beyond_window})
+    for variant in (ASKED, *options.variants):
+        prompt = question.prompt if variant == ASKED else variant_prompt(question.prompt, variant, options)
+        answer = NOTHING if variant == "null" else question.answer
+        try:
+            item = prepare(lm, question.number, replace(prompt, id=question.id), answer, settings)
+        except InputError as error:
+            raise InputError(f"{lm.source.name}: {error}") from error
+        if not any(span.n_tokens for span in item.encoded.spans if span.kind == "document"):
+            raise InputError(
+                f"question {question.id!r}: its documents are all empty, so there is nothing to share attention out "
+                "to; give them text, or leave the question out"
+            )
+
+
+def check_extras(lm: LanguageModel, question: Question, options: StudyOptions, out: Path | None) -> None:
+    """Try the extras on two of a question's documents, unless cells of this model are there already.
+
+    Only running a model shows whether it gives some of them.
+
+    Raises
+    ------
+    InputError
+        The model cannot give one; with the reason.
+    """
+    if not options.extras or (out is not None and StudyFolder.at(out / folder_name(lm.source.name)).has_cells):
+        return
+    prompt = replace(question.prompt, documents=question.prompt.documents[:2])
+    cell = StudyCell(question.number, Order(0, 0, (0, 1)), ASKED, prompt, None)
+    try:
+        measure_cell(lm, cell, NOTHING, replace(options, variants=()))
+    except (InputError, CaptureError) as error:
+        raise InputError(
+            f"{lm.source.name} cannot be studied with extras {', '.join(options.extras)}: {error}"
+        ) from error
+
+
 def _matched(lm: LanguageModel, question: Question, options: StudyOptions) -> Question:
     if not options.length_matched:
         return question
-    return replace(question, prompt=length_matched(question.prompt, lm.tokenizer, options.seed))
+    return replace(question, prompt=length_matched(question.prompt, lm.tokenizer, options.seed, question.accepted))
 
 
 def _orders(question: Question, options: StudyOptions) -> tuple[Order, ...]:
@@ -264,7 +327,13 @@ def _measured(
         for q in questions
         for order in (own_orders[q.number] if generated else own_orders[q.number][:1])
     ]
-    say(f"{lm.source.name}: the model's own answers", quiet)
+    told = f"{count(len(questions), 'question')} x {count(len(own_orders[questions[0].number]), 'order')}"
+    why = (
+        "to find the most frequent ones, which are forced"
+        if generated
+        else "of one order each, to show beside the forced"
+    )
+    say(f"{lm.source.name}: first the model writes its own answers, {why}", quiet)
     own = _OwnAnswers(lm, options, folder.own)
     run_cells(
         folder.own,
@@ -273,6 +342,7 @@ def _measured(
         own.measure,
         quiet=quiet,
         retry_failed=retry_failed,
+        name=folder.path.parent,
     )
     with_cells = [ASKED, *(variant for variant in options.variants if variant != "null")]
     cells = [
@@ -294,7 +364,8 @@ def _measured(
         right = question.answer is not None or holds_answer(result.facts["answer"], question.accepted)
         return {**result.facts, "answer_is_accepted": right}
 
-    say(f"{lm.source.name}: {count(len(cells), 'order')} of {count(len(questions), 'question')}", quiet)
+    more = "" if len(with_cells) == 1 else f" x {len(with_cells)} ({', '.join(with_cells)})"
+    say(f"{lm.source.name}: {told}{more}", quiet)
     result = run_cells(
         folder.cells,
         {**config, "part": "orders"},
@@ -302,6 +373,7 @@ def _measured(
         do,
         quiet=quiet,
         retry_failed=retry_failed,
+        name=folder.path.parent,
     )
     return folder.load() if result.complete else None
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -38,8 +37,9 @@ class SampleSpans:
             [(start + self.pad, min(stop + self.pad, end)) for start, stop in span if start + self.pad < end]
             for span in self.spans
         ]
-        answer = [(self.pad + self.n_prompt, end)]
-        return Segments.from_spans([*ranges, answer], n_keys=end, hidden=[(0, self.pad)]).clip(offset, n_columns)
+        answer = [(min(self.pad + self.n_prompt, end), end)]
+        hidden = [(0, min(self.pad, end))]  # the first chunk of a prompt may be all padding
+        return Segments.from_spans([*ranges, answer], n_keys=end, hidden=hidden).clip(offset, n_columns)
 
 
 @dataclass(frozen=True)
@@ -89,13 +89,12 @@ class RowBlock:
             "mask": self.mask,
         }
 
-
-def weighted_rows(samples: Sequence[SampleSpans], slots: np.ndarray) -> np.ndarray:
-    """Weight of each row in the mean over its sample's question, float32 ``[B, A]``; 0 for rows outside it."""
-    weights = np.zeros((len(samples), len(slots)), dtype=np.float32)
-    for number, sample in enumerate(samples):
-        if sample.question is not None:
-            start, stop = sample.question
-            inside = (slots >= sample.pad + start) & (slots < sample.pad + stop)
-            weights[number, inside] = 1.0 / (stop - start)
-    return weights
+    def rows(self, start: int, stop: int) -> RowBlock:
+        """Some of the rows, with the same keys."""
+        return replace(
+            self,
+            query=self.query[:, :, start:stop],
+            slots=self.slots[start:stop],
+            visible=self.visible[:, start:stop],
+            mask=None if self.mask is None else self.mask[:, :, start:stop],
+        )

@@ -12,10 +12,12 @@ import numpy as np
 
 from attnprobe.curve import Curve, Heads, Layers, curve_of
 from attnprobe.errors import InputError, RunFileError
+from attnprobe.extra_checks import check_extras
 from attnprobe.norms import budget_of
-from attnprobe.run_extras import ARRAY_NAMES, check_extras
+from attnprobe.run_extras import ARRAY_NAMES
 from attnprobe.run_file import read_run_file, write_run_file
 from attnprobe.spans import SPAN_KINDS, Span
+from attnprobe.token_chars import check_token_chars
 
 ROWS = ("predicting", "answer")
 SUM_TOLERANCE = 1e-5
@@ -65,6 +67,11 @@ class Run:
         Largest \\|log-add of span log-sum-exps - independent float64 total\\| over the sampled rows, in nats.
     manifest
         Model id, revision, hashes, versions and so on. Kept as its JSON copy: tuples become lists.
+    token_chars
+        int32 [token, 2]: half-open range of characters (code points) of every token of prompt and answer in
+        ``prompt_text + answer``. Pieces of one character share its range; a token without text of its own has an empty
+        one: a BOS that the tokenizer adds, a control token that ``answer`` leaves out. Characters that the tokenizer
+        drops or merges belong to no token. None in files of older versions.
     top_mass, top_token
         float32 and int32 [layer, head, row, span]: mass of the span's heaviest token in that row, and its position in
         ``token_ids``; 0 and -1 where the row sees no token of the span; a learned sink has its mass and -1. These and
@@ -72,6 +79,10 @@ class Run:
     column_mass
         float32 [layer, head, token]: mass of every token, averaged over rows; sums to 1 less the learned sink. (Extra
         ``columns``.)
+    key_mass, key_token
+        float32 and int32 [layer, row, k]: the heaviest tokens of every row, by mass averaged over heads, and their
+        positions in ``token_ids``; heaviest first, of equal ones the first in the text. k is 64, or the number of
+        tokens where that is less; 0 and -1 where no more tokens have mass in the row. (Extra ``keys``.)
     distance_mass, distance_edges
         float32 [layer, head, bin], averaged over rows: mass by distance. Bin b holds the keys whose position is d
         before the row's, ``edges[b] <= d < edges[b + 1]``, with edges 0, 1, 2, 4, 8, ...; the tokens of ``sink`` spans
@@ -83,6 +94,10 @@ class Run:
     question_mass
         float32 [layer, head, span]: mass averaged over the rows of the question's own tokens, of the last stretch of
         the question. (Extra ``question``.)
+    prompt_mass, prompt_edges
+        float32 [layer, head, block, span]: mass averaged over blocks of the prompt's own rows, at most 64 of equal size
+        (the last may be shorter). Block b holds the rows of the positions ``edges[b]`` to ``edges[b + 1] - 1``. (Extra
+        ``prompt``.)
 
     Raises
     ------
@@ -107,18 +122,23 @@ class Run:
     warnings: tuple[str, ...]
     residual: float
     manifest: dict[str, Any]
+    token_chars: np.ndarray | None = None
     top_mass: np.ndarray | None = None
     top_token: np.ndarray | None = None
     column_mass: np.ndarray | None = None
+    key_mass: np.ndarray | None = None
+    key_token: np.ndarray | None = None
     distance_mass: np.ndarray | None = None
     distance_edges: tuple[int, ...] | None = None
     value_mass: np.ndarray | None = None
     question_mass: np.ndarray | None = None
+    prompt_mass: np.ndarray | None = None
+    prompt_edges: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "manifest", _json_copy(self.manifest))
         check_run(self)
-        for name in ("mass", "row_mass", "row_total", "visible", "answer_logprob", *ARRAY_NAMES):
+        for name in ("mass", "row_mass", "row_total", "visible", "answer_logprob", "token_chars", *ARRAY_NAMES):
             array = getattr(self, name)
             if array is not None:
                 # A view, so that the caller's own array stays writable.
@@ -194,7 +214,7 @@ class Run:
         *,
         trimmed: bool = False,
         rows: slice | None = None,
-        with_sinks: bool = True,
+        with_sinks: bool = False,
     ) -> Curve:
         """Attention against document position.
 
@@ -215,7 +235,9 @@ class Run:
         rows
             Which answer rows to average over, e.g. ``slice(0, 1)`` for the first one. None: all.
         with_sinks
-            Whether a document's secondary sinks, which are spans of their own, count to it.
+            Count a document's secondary sinks to it again. They are spans of their own where
+            ``measure(secondary_sinks=...)`` set them apart, and are left out of curves as they are of documents in
+            :meth:`budget`; without any, this changes nothing.
 
         Raises
         ------
@@ -271,7 +293,8 @@ def check_run(run: Run) -> None:
     Checked: types, dtypes and shapes; that every number is finite and no mass negative; that every row's mass
     sums to 1 (1e-5) and the rows' mean is ``mass`` (1e-6); that spans cover every token exactly once; that no
     row sees more of a span than lies at or before it, nor gives mass to a span it cannot see; that documents
-    are numbered 0 to K - 1; that the answer's ids end ``token_ids``; and the extras, see ``check_extras``.
+    are numbered 0 to K - 1; that the answer's ids end ``token_ids``; that tokens have characters in their order, see
+    ``check_token_chars``; and the extras, see ``check_extras``.
 
     Raises
     ------
@@ -284,6 +307,7 @@ def check_run(run: Run) -> None:
     _check_arrays(run)
     _check_visible(run)
     _check_mass(run)
+    check_token_chars(run)
     check_extras(run)
 
 

@@ -1,11 +1,12 @@
 """The run file: one ``.safetensors`` file, tensors and one JSON entry in its header; nothing executable.
 
-Tensors: ``mass``, ``visible``, ``answer_logprob``, ``row_mass`` and ``row_total`` when rows were kept, and those of
-the extras that were measured, which the header lists (schema 2; a file of schema 1 has none of them). Everything else
-is JSON under the header's ``attnprobe`` key. Size: 4 bytes a number, so 4 * layers * spans * (heads + rows) bytes, plus
-4 * layers * heads * rows * (spans + 1) with rows kept, plus some kilobytes of ids and text: 32 layers, 32 heads, 256
-rows and 40 spans make 44 MB, and 1.5 MB without the rows. The extra ``top`` takes twice as much as the rows do,
-``columns`` 4 * layers * heads * tokens bytes; the other extras are as small as ``mass``.
+Tensors: ``mass``, ``visible``, ``answer_logprob``, ``row_mass`` and ``row_total`` when rows were kept, and the
+optional ones that the header lists: ``token_chars`` and those of the extras that were measured (schema 2 knows fewer of
+them, and schema 1 none). Everything else is JSON under the header's ``attnprobe`` key. Size: 4 bytes a number, so
+4 * layers * spans * (heads + rows) bytes, plus 4 * layers * heads * rows * (spans + 1) with rows kept, plus some
+kilobytes of ids and text: 32 layers, 32 heads, 256 rows and 40 spans make 44 MB, and 1.5 MB without the rows. The extra
+``top`` takes twice as much as the rows do, ``columns`` 4 * layers * heads * tokens bytes, ``keys`` 512 * layers * rows,
+``prompt`` up to 64 times as much as ``mass``; the other extras are as small as ``mass``.
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from attnprobe.errors import InputError, RunFileError
-from attnprobe.run_extras import ARRAY_NAMES
+from attnprobe.run_extras import ARRAY_NAMES, TOKEN_NAMES
 from attnprobe.spans import Span
 
 if TYPE_CHECKING:
     from attnprobe.run import Run
 
-SCHEMA = 2
+SCHEMA = 3
 KEY = "attnprobe"
 SUFFIX = ".safetensors"
 MAX_HEADER = 100_000_000  # bytes; the format's own limit
 DTYPES = {"mass": "F32", "visible": "I32", "answer_logprob": "F32"}
 ROW_DTYPES = {"row_mass": "F32", "row_total": "F32"}
-EXTRA_DTYPES = {name: "I32" if name == "top_token" else "F32" for name in ARRAY_NAMES}
+EXTRA_DTYPES = {"token_chars": "I32"} | {name: "I32" if name in TOKEN_NAMES else "F32" for name in ARRAY_NAMES}
 FIELDS: dict[str, type | tuple[type, ...]] = {
     "schema": int,
     "rows_kept": bool,
@@ -53,6 +54,7 @@ FIELDS: dict[str, type | tuple[type, ...]] = {
 NEWER_FIELDS: dict[str, tuple[int, type | tuple[type, ...], Any]] = {
     "extras": (2, list, []),
     "distance_edges": (2, (list, type(None)), None),
+    "prompt_edges": (3, (list, type(None)), None),
 }
 """Header fields that came later: the schema that they came with, their types, and what they are in older files."""
 
@@ -158,6 +160,7 @@ def _to_json(run: Run) -> dict[str, Any]:
         "manifest": run.manifest,
         "extras": _extras(run),
         "distance_edges": run.distance_edges,
+        "prompt_edges": run.prompt_edges,
     }
 
 
@@ -237,8 +240,9 @@ def _from_json(path: Path, header: dict[str, str] | None) -> dict[str, Any]:
     for name in fields["extras"]:
         if name not in list(EXTRA_DTYPES):
             raise RunFileError(f'{path}: header field "extras" names {name!r}, which is no array of a run')
-    if fields["distance_edges"] is not None:
-        fields["distance_edges"] = tuple(fields["distance_edges"])
+    for name in ("distance_edges", "prompt_edges"):
+        if fields[name] is not None:
+            fields[name] = tuple(fields[name])
     for name in ("layers", "token_ids", "answer_ids", "warnings"):
         fields[name] = tuple(fields[name])
     fields["spans"] = tuple(_span(path, i, entry) for i, entry in enumerate(fields["spans"]))

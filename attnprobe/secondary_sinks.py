@@ -75,7 +75,7 @@ def find_secondary_sinks(
     layers that give nearly all to the first token; the fraction alone finds ordinary tokens of short prompts. On
     SmolLM2, with ten documents and ten rotations, every threshold up to 50 found the same tokens, and fractions from
     0.02 to 0.05 gave the same ratio of the first to the middle documents without the sinks (0.97 to 1.00, 3.75 with
-    them). A prompt of fewer than about 100 tokens has no room for a token of 50 times the median.
+    them). Short prompts rarely have one, but may: one of 72 tokens did.
 
     Parameters
     ----------
@@ -144,7 +144,7 @@ def _judged(run: Run) -> dict[int, int | None]:
 
 
 def sink_positions(sinks: Iterable[SecondarySink]) -> tuple[int, ...]:
-    """Positions of secondary sinks of any layer, ascending: what ``measure(secondary_sinks=...)`` takes."""
+    """Positions of secondary sinks of any layer, ascending, each once."""
     return tuple(sorted({sink.position for sink in sinks}))
 
 
@@ -186,7 +186,7 @@ def _places(spans: Iterable[Span]) -> dict[tuple[str, str, int], int]:
     }
 
 
-def apart(encoded: EncodedPrompt, positions: Sequence[int]) -> EncodedPrompt:
+def apart(encoded: EncodedPrompt, positions: Sequence[int] | Sequence[SecondarySink]) -> EncodedPrompt:
     """A prompt in which some tokens are spans of their own, of kind ``sink`` and name ``sink:<position>``.
 
     Parameters
@@ -194,7 +194,8 @@ def apart(encoded: EncodedPrompt, positions: Sequence[int]) -> EncodedPrompt:
     encoded
         The prompt as the model reads it.
     positions
-        Of prompt tokens, in any order. The sink of a document's own token keeps the document's number.
+        Of prompt tokens, in any order, or secondary sinks of any layers. The sink of a document's own token keeps the
+        document's number.
 
     Raises
     ------
@@ -235,7 +236,12 @@ def _checked(encoded: EncodedPrompt, positions: Any) -> tuple[int, ...]:
     """The positions, ascending, once each of them can be set apart."""
     listed = positions.tolist() if hasattr(positions, "tolist") else positions
     if not isinstance(listed, (list, tuple)):
-        raise InputError(f"secondary_sinks is {positions!r}; give the positions of prompt tokens, in a list")
+        raise InputError(
+            f"secondary_sinks is {positions!r}; give the positions of prompt tokens, or what find_secondary_sinks "
+            "found, in a list"
+        )
+    if listed and all(isinstance(one, SecondarySink) for one in listed):
+        listed = sink_positions(listed)
     for position in listed:
         if not isinstance(position, Integral) or isinstance(position, bool):
             raise InputError(f"secondary sink {position!r} is no position; positions are whole numbers")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,21 +14,19 @@ import numpy as np
 from attnprobe.curve import Heads, Layers, choose_heads, middle_positions
 from attnprobe.decompose import Decomposition, decompose
 from attnprobe.errors import InputError
-from attnprobe.estimates import Band, Interval
+from attnprobe.estimates import Interval, json_values
 from attnprobe.flatness import MIN_QUESTIONS as MIN_FLATNESS
 from attnprobe.intervals import end_log_ratios, mean_interval, simultaneous_band
 from attnprobe.multiplicity import sign_flip_max_t
-from attnprobe.norms import effective_documents
+from attnprobe.norms import effective_documents, mean_of_defined
 from attnprobe.ranks import RankCorrelation, rank_correlation
+from attnprobe.run import Run
 from attnprobe.study_cells import ASKED, KINDS
-from attnprobe.study_curve import StudyCurve, claim, question_profiles, study_curve
+from attnprobe.study_curve import AVERAGING, StudyCurve, claim, question_profiles, study_curve
 from attnprobe.study_data import StudyData
-from attnprobe.study_folder import StudyFolder
+from attnprobe.study_findings import GoldLogprob, KeptRun, PanelRow
+from attnprobe.study_folder import ABOUT, StudyFolder
 from attnprobe.study_options import StudyOptions
-
-HEADLINE_NORMS = ("share", "log_share")
-"""Both orders of averaging: only what both show is claimed."""
-
 
 _VIEW_NAMES = {
     "first": "first row",
@@ -36,39 +34,8 @@ _VIEW_NAMES = {
     "question": "question rows",
     "weighted": "value-weighted",
 }
+_WITHOUT = ("trimmed", "sinks apart", "preamble")
 _ABOUT = {"preamble": "a sentence before the documents", "dummy": "a document without content"}
-
-
-@dataclass(frozen=True)
-class PanelRow:
-    """One line of the artefact panel: the same curve with one suspect taken out."""
-
-    name: str
-    about: str
-    curves: Mapping[str, StudyCurve]
-
-
-@dataclass(frozen=True)
-class GoldLogprob:
-    """Log-probability of the answer by the position of the document that holds it.
-
-    Parameters
-    ----------
-    values
-        float64 [position], nats: mean over questions, each less its own mean over positions.
-    band
-        Simultaneous band.
-    head_minus_middle, tail_minus_middle
-        Nats, t intervals over questions; None without a middle.
-    n
-        Questions with one known gold document that stood at every position.
-    """
-
-    values: np.ndarray
-    band: Band
-    head_minus_middle: Interval | None
-    tail_minus_middle: Interval | None
-    n: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,7 +123,7 @@ class Study:
             level=level,
             middle=middle,
             seed=self.options.seed,
-            is_whole=self.options.design != "insertion" and variant != "dummy",
+            is_whole=self.options.design != "insertion" and variant != "dummy" and not calibrated,
         )
 
     def _order_values(self, norm: str, variant: str, calibrated: bool, model: str | None, **chosen: Any) -> np.ndarray:
@@ -192,6 +159,8 @@ class Study:
     ) -> Interval:
         """Interval of head/middle, or with ``end="tail"`` of tail/middle; other arguments as in :meth:`curve`.
 
+        For ``advantage``, whose values are logs, that of head minus middle or tail minus middle, nats.
+
         Raises
         ------
         InputError
@@ -200,10 +169,11 @@ class Study:
         if end not in ("head", "tail"):
             raise InputError(f'end is {end!r}; give "head" or "tail"')
         curve = self.curve(norm, level=level, model=model, **selection)
-        found = curve.head_middle if end == "head" else curve.tail_middle
+        found = getattr(curve, f"{end}_minus_middle" if norm == "advantage" else f"{end}_middle")
         if found is None:
             raise InputError("two documents have no middle; a ratio takes three or more")
-        return found
+        interval: Interval = found
+        return interval
 
     def can_decompose(self, model: str | None = None) -> bool:
         """Whether position and content can be told apart: not with an insertion design, nor with two documents."""
@@ -249,19 +219,80 @@ class Study:
             if f"{ASKED}/mass.{view}" in data.arrays:
                 rows.append((_VIEW_NAMES[view], what, {"view": view}))
         return tuple(
-            PanelRow(name, about, {norm: self.curve(norm, model=model, **choice) for norm in HEADLINE_NORMS})
+            PanelRow(
+                name,
+                about,
+                {norm: self.curve(norm, model=model, **choice) for norm in AVERAGING},
+                removes_artefact=name in _WITHOUT,
+            )
             for name, about, choice in rows
         )
 
     def uniform(self, model: str | None = None) -> np.ndarray:
-        """Share of each position if all tokens of the documents got the same, float64 [position]."""
-        tokens = self.of(model).array(ASKED, "tokens")
-        shares: np.ndarray = (tokens / tokens.sum(axis=-1, keepdims=True)).mean(axis=(0, 1))
-        return shares
+        """Share of each position if all tokens of the documents got the same, float64 [position].
+
+        With the ``insertion`` design, that of the document that was moved. NaN where it is undefined.
+        """
+        data = self.of(model)
+        tokens = data.array(ASKED, "tokens")
+        with np.errstate(invalid="ignore"):
+            shares = tokens / tokens.sum(axis=-1, keepdims=True)
+        if self.options.design == "insertion":
+            shares = _at_gold(shares, data)
+        return mean_of_defined(shares.reshape(-1, data.n_documents), axis=0)
 
     def claim(self, model: str | None = None) -> str:
-        """The verdict that both orders of averaging give, or that they differ."""
-        return claim({norm: self.curve(norm, model=model) for norm in HEADLINE_NORMS})
+        """What the study shows of the raw curve: the verdict that both orders of averaging give, or that they differ.
+
+        The orders of averaging are called *pooled* (norm ``share``: over heads and layers, then the share) and *per
+        head* (norm ``log_share``: each head's log share, then the mean). They can contradict each other, so that
+        only what both show is claimed; else it is "depends on the order of averaging (pooled: ..., per head: ...)".
+
+        The verdict of a curve is made from the 95 % t intervals, over questions, of head/middle and tail/middle. An
+        end is *even* if its whole interval lies inside 0.8 to 1.25; else *raised* if the interval lies above 1,
+        *lowered* if it lies below 1, and *unclear* if it holds 1.
+
+        ======================  ==============================================================
+        verdict                 head and tail
+        ======================  ==============================================================
+        ``U``                   both raised
+        ``head``                head raised, tail even or lowered
+        ``tail``                tail raised, head even or lowered
+        ``head or U``           head raised, tail unclear
+        ``tail or U``           tail raised, head unclear
+        ``flat``                both even
+        ``inverted``            both lowered
+        ``weak head``           head lowered, tail even
+        ``weak tail``           tail lowered, head even
+        ``inconclusive``        anything else
+        ``too few questions``   there are no intervals: fewer than five questions
+        ``undefined``           there is no ratio, as with two documents
+        ======================  ==============================================================
+
+        Whether it holds without the known artefacts is another question: :meth:`claim_without_artefacts`.
+        """
+        return claim({norm: self.curve(norm, model=model) for norm in AVERAGING})
+
+    def claim_without_artefacts(self, model: str | None = None) -> dict[str, str]:
+        """The verdict, as in :meth:`claim`, of each line of the artefact panel that takes a known artefact out."""
+        return {row.name: row.verdict for row in self.artefact_panel(model) if row.removes_artefact}
+
+    def runs(self, model: str | None = None) -> Iterator[KeptRun]:
+        """Whole runs that were kept, read one at a time: by question, order and variant, with every row.
+
+        A study keeps them under ``out``, as many as ``keep_runs`` has room for, in the order in which they were
+        measured; those that are not there are passed over.
+
+        Raises
+        ------
+        InputError
+            None was kept.
+        """
+        kept = self.of(model).kept_runs()
+        if not kept:
+            raise InputError("no whole run of this study was kept; measure it with out= and a larger keep_runs "
+                             "(--keep-runs)")  # fmt: skip
+        return (KeptRun(question, order, variant, Run.load(path)) for question, order, variant, path in kept)
 
     def gold_logprob(self, level: float = 0.95, model: str | None = None) -> GoldLogprob | None:
         """Log-probability of the answer by the position of its document.
@@ -355,8 +386,8 @@ class Study:
             The study did not measure effects.
         """
         data = self.of(model)
-        values = data.log_values(norm, **_without_dummy(selection))
-        return rank_correlation(values, data.array(ASKED, "effect"), data.permutations, level)
+        effect = data.array(ASKED, "effect")
+        return rank_correlation(data.log_values(norm, **_without_dummy(selection)), effect, data.permutations, level)
 
     def distance(
         self, layers: Layers = None, heads: Heads = None, model: str | None = None
@@ -390,7 +421,8 @@ class Study:
         raw, trimmed = (
             np.nan_to_num(data.array(ASKED, f"mass.{view}")).mean(axis=(0, 1, 2, 3)) for view in ("raw", "trimmed")
         )
-        return 1 - trimmed / raw
+        with np.errstate(divide="ignore", invalid="ignore"):  # a position that gets nothing has no heaviest token
+            return np.asarray(1 - trimmed / raw)
 
     def agreement(self, model: str | None = None) -> float | None:
         """How often the model's own answers in a question's orders are its most frequent one; None if one was taken."""
@@ -399,12 +431,16 @@ class Study:
         return float(np.mean(shares)) if shares else None
 
     def table(self, model: str | None = None) -> list[dict[str, Any]]:
-        """One row a question, order and position: the document there, its values, and the order's log-probability."""
+        """One row a question, order and position: the document there, its values, and the order's log-probability.
+
+        Values are in the unit of their norm in :meth:`curve`: ``log_share`` is a share, too, the geometric mean over
+        heads; ``advantage`` is in nats.
+        """
         data = self.of(model)
         columns = {
             "mass": np.exp(data.log_values("mass")),
             "share": np.exp(data.log_values("share")),
-            "log_share": data.log_values("log_share"),
+            "log_share": np.exp(data.log_values("log_share")),
             "share_trimmed": np.exp(data.log_values("share", view="trimmed")),
             "density": np.exp(data.log_values("density")),
             "advantage": data.log_values("advantage"),
@@ -431,10 +467,11 @@ class Study:
         return rows
 
     def to_dict(self, model: str | None = None) -> dict[str, Any]:
-        """The findings as JSON values."""
+        """The findings as JSON values: null where undefined, ``"inf"`` or ``"-inf"`` where infinite."""
         data = self.of(model)
         gold = self.gold_logprob(model=model)
-        return {
+        panel = self.artefact_panel(model)
+        findings = {
             "model": data.model,
             "options": self.options.to_dict(),
             "n_questions": len(data.questions),
@@ -442,6 +479,7 @@ class Study:
             "n_documents": data.n_documents,
             "incomplete": dict(data.incomplete),
             "claim": self.claim(model),
+            "claim_without_artefacts": {row.name: row.verdict for row in panel if row.removes_artefact},
             "uniform": self.uniform(model).tolist(),
             "budget": self.budget(model),
             "budget_null": self.budget(model, "null") if "null" in data.variants else None,
@@ -451,25 +489,24 @@ class Study:
             "fit": self._fits(model),
             "distance": self._distance(model),
             "panel": [
-                {"name": row.name, "about": row.about, **{n: c.to_dict() for n, c in row.curves.items()}}
-                for row in self.artefact_panel(model)
+                {
+                    "name": row.name,
+                    "about": row.about,
+                    "verdict": row.verdict,
+                    **{norm: curve.to_dict() for norm, curve in row.curves.items()},
+                }
+                for row in panel
             ],
             "decomposition": self.decompose(model=model).to_dict() if self.can_decompose(model) else None,
-            "gold_logprob": None
-            if gold is None
-            else {
-                "values": gold.values.tolist(),
-                "band": gold.band.to_dict(),
-                "head_minus_middle": None if gold.head_minus_middle is None else gold.head_minus_middle.to_dict(),
-                "tail_minus_middle": None if gold.tail_minus_middle is None else gold.tail_minus_middle.to_dict(),
-                "n": gold.n,
-            },
+            "gold_logprob": None if gold is None else gold.to_dict(),
             "mass_and_effect": self.mass_and_effect(model=model).to_dict()
             if "effects" in self.options.extras
             else None,
             "agreement": self.agreement(model),
             "own_answers": {id: list(texts) for id, texts in data.own_answers.items()},
         }
+        plain: dict[str, Any] = json_values(findings)
+        return plain
 
     def _fits(self, model: str | None) -> dict[str, Any] | None:
         """Fits of the pooled curve; None for curves too short, or with a position that gets nothing."""
@@ -488,6 +525,11 @@ class Study:
     def load(cls, folder: str | Path) -> Study:
         """Read a study that :func:`attnprobe.rotate` wrote, finished or not; no model is loaded.
 
+        Parameters
+        ----------
+        folder
+            What was given as ``out``; or the folder of one model in it, for that model alone.
+
         Raises
         ------
         InputError
@@ -496,11 +538,11 @@ class Study:
             A file is damaged.
         """
         path = Path(folder)
-        parts = sorted(file.parent for file in path.glob("*/study.json"))
+        parts = [path] if (path / ABOUT).exists() else sorted(file.parent for file in path.glob(f"*/{ABOUT}"))
         if not parts:
             raise InputError(f"{path} holds no study; give the folder that a study was written to (out)")
         data = [StudyFolder.at(part).load() for part in parts]
-        content = json.loads((parts[0] / "study.json").read_text(encoding="utf-8"))
+        content = json.loads((parts[0] / ABOUT).read_text(encoding="utf-8"))
         return cls({one.model: one for one in data}, StudyOptions.of(content["options"]))
 
 

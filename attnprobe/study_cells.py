@@ -48,6 +48,11 @@ def relieved_chunk(relief: int) -> Any:
     return "auto" if relief == 0 else _RELIEVED[min(relief, len(_RELIEVED)) - 1]
 
 
+def cell_key(question: int, order: Order, variant: str) -> str:
+    """Names a cell in files: the place of the question, the base order, the order, the variant."""
+    return f"q{question:04d}-b{order.base}-o{order.number:02d}-{variant}"
+
+
 @dataclass(frozen=True)
 class StudyCell:
     """What one cell measures; ``gold`` is the document that holds the answer, if one is known."""
@@ -60,8 +65,8 @@ class StudyCell:
 
     @property
     def key(self) -> str:
-        """Names the cell in files: the place of the question, the base order, the order, the variant."""
-        return f"q{self.question:04d}-b{self.order.base}-o{self.order.number:02d}-{self.variant}"
+        """Names the cell in files."""
+        return cell_key(self.question, self.order, self.variant)
 
     @property
     def gold_position(self) -> int | None:
@@ -225,11 +230,12 @@ def _by_kind(run: Run, mass: np.ndarray) -> np.ndarray:
     """Mass ``[..., span]`` summed by ``KINDS``."""
     budget = np.zeros((*mass.shape[:-1], len(KINDS)))
     for number, span in enumerate(run.spans):
-        budget[..., KINDS.index("secondary_sink" if _is_secondary(span) else span.kind)] += mass[..., number]
+        budget[..., KINDS.index("secondary_sink" if is_secondary(span) else span.kind)] += mass[..., number]
     return budget
 
 
-def _is_secondary(span: Any) -> bool:
+def is_secondary(span: Any) -> bool:
+    """Whether a span is a sink other than the first token's."""
     return span.kind == "sink" and span.name != "sink"
 
 
@@ -237,6 +243,6 @@ def _sinks_in(run: Run, mass: np.ndarray) -> np.ndarray:
     """What of ``mass [..., span]`` belongs to the secondary sinks taken out of each document, ``[..., document]``."""
     total = np.zeros((*mass.shape[:-1], len(run.document_spans)), dtype=mass.dtype)
     for number, span in enumerate(run.spans):
-        if _is_secondary(span) and span.document is not None:
+        if is_secondary(span) and span.document is not None:
             total[..., span.document] += mass[..., number]
     return total

@@ -12,18 +12,23 @@ from typing import TYPE_CHECKING, Any
 
 from attnprobe.distractors import study_records
 from attnprobe.errors import InputError
-from attnprobe.rotating import KEEP_RUNS, check_names, questions_of, study_of_model
+from attnprobe.report.study_figures import save_study_figures
+from attnprobe.rotating import (
+    KEEP_RUNS,
+    check_extras,
+    check_names,
+    fitted_questions,
+    questions_of,
+    study_of_model,
+)
 from attnprobe.study import Study
 from attnprobe.study_data import StudyData
-from attnprobe.study_figure import save_study_figures
-from attnprobe.study_folder import StudyFolder, folder_name
+from attnprobe.study_folder import SUMMARY, TABLE, StudyFolder, folder_name
 from attnprobe.study_options import StudyOptions
 from attnprobe.terminal import bytes_of, say, speaks_unicode
 
 if TYPE_CHECKING:
     from attnprobe.study_config import StudyConfig
-
-SUMMARY, TABLE = "summary.json", "table.csv"
 
 
 @dataclass(frozen=True)
@@ -79,8 +84,10 @@ def run_study(
     Raises
     ------
     InputError
-        Prompts, answers or options that do not fit; a folder of another study.
+        Prompts, answers or options that do not fit; a model that cannot be studied, before any is measured as far as
+        that shows without its weights; a folder of another study.
     """
+    from attnprobe.blueprint import blueprint
     from attnprobe.models import load
 
     read = study_records(
@@ -106,13 +113,19 @@ def run_study(
                 f"{without[0]!r}; give each one, or let the model write its own (--answers generate)"
             )
     questions = questions_of(records, forced)
+    if len(given.models) > 1:  # one by one, each would be refused only after those before it were measured
+        shapes = [blueprint(name, **(given.loading or {})).lm for name in given.models]
+        check_names([one.source.name for one in shapes])
+        for one in shapes:
+            fitted_questions(one, questions, options)
     data: dict[str, StudyData] = {}
     names: list[str] = []
     for name in given.models:
         lm = load(name, progress=not quiet, **(given.loading or {}))
         names.append(lm.source.name)
-        check_names(names)
-        found = study_of_model(lm, questions, options, out, keep_runs, retry_failed, quiet)
+        fitted = fitted_questions(lm, questions, options)
+        check_extras(lm, fitted[0], options, out)
+        found = study_of_model(lm, fitted, options, out, keep_runs, retry_failed, quiet)
         if found is not None:
             data[lm.source.name] = found
         del lm

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from attnprobe.config_fields import Config, ConfigModel, ConfigPath, Size
 from attnprobe.prompt import Layout, Markers, Template
-from attnprobe.study_options import PREAMBLE, StudyOptions
+from attnprobe.study_options import PREAMBLE, StudyOptions, check_changes
 
 Positive = Annotated[int, Field(ge=1)]
 
@@ -109,3 +109,8 @@ class StudyConfig(Config):
     keep_runs: Size = Field(
         "2 GB", description="Keep whole measurements, row by row, until they take so much room on the disk."
     )
+
+    @model_validator(mode="after")
+    def _variants_change_something(self) -> StudyConfig:
+        check_changes(self.variants, {"layout": self.layout, "markers": self.markers, "template": self.template})
+        return self

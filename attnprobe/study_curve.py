@@ -16,6 +16,9 @@ from attnprobe.flatness import Flatness, flatness_test, verdict
 from attnprobe.intervals import end_log_ratios, mean_interval, ratio_interval, simultaneous_band
 from attnprobe.norms import mean_of_defined
 
+AVERAGING = {"share": "pooled", "log_share": "per head"}
+"""The two orders of averaging by norm: over heads and layers before the share, or the share of each head first."""
+
 
 @dataclass(frozen=True, eq=False)
 class StudyCurve:
@@ -31,18 +34,21 @@ class StudyCurve:
     values
         float64 [position]: geometric mean over questions (arithmetic for ``advantage``) that have all positions.
     band
-        Simultaneous band of all positions on the scale of ``values``.
+        Simultaneous band of all positions in the unit of ``values``; ``scaled()`` gives both as they are shown.
     middle
         Positions that count as the middle; empty for two documents or fewer.
     head_middle, tail_middle
-        First and last position over the middle's mean, with t intervals of the questions' log ratios; for
-        ``advantage`` differences in nats. None without a middle.
+        First and last position over the middle's mean, with t intervals of the questions' log ratios. None without a
+        middle, and for ``advantage``.
+    head_minus_middle, tail_minus_middle
+        For ``advantage``, whose values are logs: the difference in nats, with t intervals. None for other norms.
     flatness
         Test of no position effect by sign-flipped profiles.
     verdict
         One of the verdicts of :func:`attnprobe.flatness.verdict`.
     is_whole
-        Whether the positions are parts of one whole; not so where one document was moved through the others.
+        Whether the positions are shares of one whole; not so where one document was moved through the others, nor for
+        ratios (calibrated) and norms that are no shares.
     """
 
     norm: str
@@ -54,15 +60,30 @@ class StudyCurve:
     middle: tuple[int, ...]
     head_middle: Interval | None
     tail_middle: Interval | None
+    head_minus_middle: Interval | None
+    tail_minus_middle: Interval | None
     flatness: Flatness
     verdict: str
     is_whole: bool
 
-    def as_shares(self) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
-        """Values and band to show; those of a whole sum to 1, which geometric means of shares do not by themselves."""
-        total = self.values.sum() if self.is_whole else 1.0
-        low, high = (None if bound is None else bound / total for bound in (self.band.low, self.band.high))
-        return self.values / total, low, high
+    def __repr__(self) -> str:
+        if self.norm == "advantage":
+            ends = f"head_minus_middle={self.head_minus_middle}, tail_minus_middle={self.tail_minus_middle}"
+        else:
+            ends = f"head_middle={self.head_middle}, tail_middle={self.tail_middle}"
+        return (
+            f"StudyCurve({self.norm}, {self.view}, {self.variant}: {self.verdict}, {ends}, "
+            f"{len(self.values)} positions, n={self.band.n})"
+        )
+
+    def scaled(self) -> Band:
+        """Values (``estimate``) and band as the terminal and the pictures show them.
+
+        Shares of a whole are scaled to sum to 1, which geometric means over questions do not by themselves; the band
+        by the same factor. What is no share of a whole stays as it is.
+        """
+        total = float(self.values.sum()) if self.is_whole else 1.0
+        return self.band.scaled(1 / total)
 
     def fit(self, model: str = "symmetric") -> StudyFit:
         """Fit a model of the curve; see :func:`attnprobe.fit.fit_profiles`."""
@@ -82,6 +103,8 @@ class StudyCurve:
             "middle": list(self.middle),
             "head_middle": None if self.head_middle is None else self.head_middle.to_dict(),
             "tail_middle": None if self.tail_middle is None else self.tail_middle.to_dict(),
+            "head_minus_middle": None if self.head_minus_middle is None else self.head_minus_middle.to_dict(),
+            "tail_minus_middle": None if self.tail_minus_middle is None else self.tail_minus_middle.to_dict(),
             "flatness": asdict(self.flatness),
             "verdict": self.verdict,
         }
@@ -108,8 +131,9 @@ def study_curve(
     is_log = norm != "advantage"
     positions = middle_positions(profiles.shape[1], middle)
     ends = end_log_ratios(profiles, middle) if is_log else _differences(profiles, positions)
-    interval = ratio_interval if is_log else mean_interval
-    head, tail = (interval(end, level=level) if positions else None for end in ends)
+    has_ratios, has_differences = bool(positions) and is_log, bool(positions) and not is_log
+    head, tail = (ratio_interval(end, level=level) if has_ratios else None for end in ends)
+    head_less, tail_less = (mean_interval(end, level=level) if has_differences else None for end in ends)
     as_ratios = [ratio_interval(end, level=level) for end in ends]
     band = simultaneous_band(profiles, level=level, seed=seed)
     band = band.exp() if is_log else band
@@ -123,9 +147,11 @@ def study_curve(
         middle=positions,
         head_middle=head,
         tail_middle=tail,
+        head_minus_middle=head_less,
+        tail_minus_middle=tail_less,
         flatness=flatness_test(profiles, seed=seed),
         verdict=verdict(as_ratios[0], as_ratios[1]),
-        is_whole=is_whole,
+        is_whole=is_whole and norm in AVERAGING,
     )
 
 
@@ -136,11 +162,8 @@ def _differences(profiles: np.ndarray, middle: tuple[int, ...]) -> tuple[np.ndar
 
 
 def claim(curves: Mapping[str, StudyCurve]) -> str:
-    """What curves in several norms say together: their verdict where they agree.
-
-    The order of averaging can turn a finding round, so that what only one order shows is not claimed.
-    """
-    verdicts = {norm: curve.verdict for norm, curve in curves.items()}
+    """The verdict of curves in both orders of averaging, by norm: see :meth:`attnprobe.Study.claim`."""
+    verdicts = {AVERAGING[norm]: curve.verdict for norm, curve in curves.items()}
     if len(set(verdicts.values())) == 1:
         return next(iter(verdicts.values()))
-    return "depends on the order of averaging (" + ", ".join(f"{norm}: {v}" for norm, v in verdicts.items()) + ")"
+    return f"depends on the order of averaging ({', '.join(f'{name}: {v}' for name, v in verdicts.items())})"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,10 @@ from attnprobe.curve import Heads, Layers, choose_heads
 from attnprobe.designs import Order
 from attnprobe.errors import InputError
 from attnprobe.norms import NORMS, mean_of_defined
-from attnprobe.study_cells import ASKED, VIEWS
+from attnprobe.study_cells import ASKED, VIEWS, cell_key
+
+_TAKES = {"effect": "effects", "distance": "distance", "distance_edges": "distance", "mass.weighted": "values"}
+"""Arrays that are there only where an extra was asked for."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +42,8 @@ class StudyData:
         By question id, what the model writes by itself: one text, or one an order.
     incomplete
         Questions that were left out, and why.
+    runs
+        Folder of the whole runs; see :meth:`kept_runs`.
     """
 
     model: str
@@ -48,6 +54,13 @@ class StudyData:
     layers: tuple[int, ...]
     own_answers: Mapping[str, tuple[str, ...]]
     incomplete: Mapping[str, str]
+    runs: Path
+
+    def __repr__(self) -> str:
+        return (
+            f"StudyData({self.model}: {len(self.questions)} questions x {len(self.orders[0])} orders, "
+            f"{self.n_documents} documents, {', '.join(self.variants)})"
+        )
 
     @property
     def n_documents(self) -> int:
@@ -98,10 +111,29 @@ class StudyData:
         if variant not in self.variants:
             raise InputError(f"this study has no variant {variant!r}; it has {', '.join(self.variants)}")
         key = f"{variant}/{name}"
+        if key not in self.arrays and name in _TAKES and variant == ASKED:
+            extra = _TAKES[name]
+            raise InputError(
+                f"this study did not measure {extra}; measure it with extras=({extra!r},), or --extras {extra}"
+            )
         if key not in self.arrays:
             known = sorted(k.split("/", 1)[1] for k in self.arrays if k.startswith(f"{variant}/"))
             raise InputError(f"the variant {variant!r} of this study has no {name}; it has {', '.join(known)}")
         return self.arrays[key].astype(np.float64)
+
+    def kept_runs(self) -> list[tuple[str, Order, str, Path]]:
+        """Question, order, variant and file of every whole run that was kept."""
+        found = []
+        for q, (id, orders) in enumerate(zip(self.questions, self.orders, strict=True)):
+            for o, order in enumerate(orders):
+                number = self.facts[ASKED][q][o]["question"]
+                for variant in self.variants:
+                    # The null runs are measured in the cells of the prompts as they are.
+                    key = cell_key(number, order, ASKED if variant == "null" else variant)
+                    path = self.runs / f"{key}-{variant}.safetensors"
+                    if path.exists():
+                        found.append((id, order, variant, path))
+        return found
 
     def log_values(
         self,
@@ -156,6 +188,7 @@ def stacked(
     variants: Sequence[str],
     own_answers: Mapping[str, tuple[str, ...]],
     incomplete: Mapping[str, str],
+    runs: Path,
 ) -> StudyData:
     """Put the cells of one model together.
 
@@ -171,7 +204,7 @@ def stacked(
         Arrays and facts of each cell, by question, base, order and variant.
     variants
         The variants that have cells of their own, the prompts as they are first.
-    own_answers, incomplete
+    own_answers, incomplete, runs
         As in :class:`StudyData`.
     """
     facts: dict[str, list[list[Mapping[str, Any]]]] = {}
@@ -193,6 +226,7 @@ def stacked(
         layers=tuple(facts[variants[0]][0][0]["layers"]),
         own_answers=own_answers,
         incomplete=incomplete,
+        runs=runs,
     )
 
 

@@ -1,11 +1,11 @@
 """A study on disk: one folder a model, one line and one file a finished cell.
 
-study.json                     the models and the options, for the reader
 <model>/own/                   the model's own answers (a grid: grid.json, cells-*.jsonl)
 <model>/cells/                 the orders (a grid)
 <model>/arrays/<cell>.safetensors
 <model>/runs/<cell>.safetensors    whole measurements, up to a size
 <model>/study.json             questions, orders and options: what reading the cells takes
+<model>/summary.json, table.csv, *.png    the results, made of all that
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from attnprobe.errors import InputError, RunFileError
 from attnprobe.grid import read_cells
 from attnprobe.grid_folder import GRID, read_grid
 from attnprobe.run_folder import write_text
-from attnprobe.study_cells import CellResult
+from attnprobe.study_cells import CellResult, cell_key
 from attnprobe.study_data import StudyData, stacked
 from attnprobe.study_options import StudyOptions
 
@@ -37,6 +37,8 @@ _MEND = "delete its cell's line in cells/ and run the study again"
 
 SCHEMA = 1
 ABOUT = "study.json"
+SUMMARY, TABLE = "summary.json", "table.csv"
+PICTURES = ("curve.png", "artefacts.png", "layers.png", "answer.png")
 
 
 @dataclass
@@ -112,6 +114,11 @@ class StudyFolder:
         return grid.exists() and read_grid(self.cells)["n_cells"] <= len(read_cells(self.cells))
 
     @property
+    def has_cells(self) -> bool:
+        """Whether a cell has been done here."""
+        return self.cells.is_dir() and any(record["status"] == "done" for record in read_cells(self.cells).values())
+
+    @property
     def own(self) -> Path:
         """The grid of the model's own answers."""
         return self.path / "own"
@@ -169,12 +176,7 @@ class StudyFolder:
             number = question["number"]
             own = [Order(o["base"], o["number"], tuple(o["permutation"])) for o in question["orders"]]
             wanted = {
-                (
-                    number,
-                    order.base,
-                    order.number,
-                    variant,
-                ): f"q{number:04d}-b{order.base}-o{order.number:02d}-{variant}"
+                (number, order.base, order.number, variant): cell_key(number, order, variant)
                 for order in own
                 for variant in about["variants"]
             }
@@ -198,7 +200,14 @@ class StudyFolder:
             raise InputError(f"{self.path}: no question is complete; the first, {first!r}: {why}")
         try:
             return stacked(
-                about["model"], questions, orders, cells, about["variants"], self._own_answers(dict(questions)), missing
+                about["model"],
+                questions,
+                orders,
+                cells,
+                about["variants"],
+                self._own_answers(dict(questions)),
+                missing,
+                self.store.runs,
             )
         except ValueError as error:
             raise RunFileError(f"{self.store.arrays}: arrays of two cells do not fit together ({error})") from error

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from attnprobe.document import Document
-from attnprobe.neutral import matched_text, neutral_words
+from attnprobe.neutral import neutral_text
 from attnprobe.prompt import Prompt
 
 
-def length_matched(prompt: Prompt, tokenizer: Any, seed: int = 0) -> Prompt:
+def length_matched(prompt: Prompt, tokenizer: Any, seed: int = 0, answers: Sequence[str] = ()) -> Prompt:
     """Fill every document up to the tokens of the longest one with sentences about nothing asked.
 
     The share of a longer document is larger for its length alone; position designs average that out over documents,
@@ -25,6 +26,13 @@ def length_matched(prompt: Prompt, tokenizer: Any, seed: int = 0) -> Prompt:
         Of the model that is going to read it.
     seed
         Draws the sentences; each document gets its own.
+    answers
+        What the sentences must not hold.
+
+    Raises
+    ------
+    InputError
+        Whatever is drawn holds an answer.
     """
     lengths = [_tokens(prompt, document, tokenizer) for document in prompt.documents]
     longest = max(lengths)
@@ -39,7 +47,7 @@ def length_matched(prompt: Prompt, tokenizer: Any, seed: int = 0) -> Prompt:
             return found, found
 
         missing = (longest - length, longest - length)
-        filler = matched_text(neutral_words(seed * 1000 + number), count, missing, tokenizer)
+        filler = neutral_text(seed * 1000 + number, count, missing, tokenizer, answers)
         documents.append(_longer(document, filler.text))
     return replace(prompt, documents=tuple(documents))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from difflib import get_close_matches
 from typing import Any, get_args
@@ -77,9 +77,9 @@ class StudyOptions:
     def __post_init__(self) -> None:
         for name in ("variants", "extras"):
             value = getattr(self, name)
-            if isinstance(value, str) or not isinstance(value, Sequence):
+            if not isinstance(value, Sequence):
                 raise InputError(f"{name} is {value!r}; give a list of names")
-            object.__setattr__(self, name, tuple(value))
+            object.__setattr__(self, name, (value,) if isinstance(value, str) else tuple(value))
         for variant in self.variants:
             if variant not in (*PLAIN_VARIANTS, *_CHANGES):
                 near = get_close_matches(str(variant), (*PLAIN_VARIANTS, *_CHANGES), n=1)
@@ -127,6 +127,16 @@ class StudyOptions:
         return cls(**options)
 
 
+def check_changes(variants: Sequence[str], form: Mapping[str, Any]) -> None:
+    """Raise InputError for a variant that gives an option of the prompts (``form``) the value that it has anyway."""
+    for variant in variants:
+        name, _, value = variant.partition("=")
+        if value and form[name] == value:
+            raise InputError(
+                f"variant {variant!r} changes nothing: the prompts have {name} {value} already; leave it out"
+            )
+
+
 DUMMY = Document("This page holds no text.")
 """What stands in the place of a document in the ``dummy`` variant: grammatical, and about nothing asked."""
 
@@ -155,4 +165,5 @@ def variant_prompt(prompt: Prompt, variant: str, options: StudyOptions, position
         documents[position] = Document(DUMMY.text, id=documents[position].id, source=documents[position].source)
         return replace(prompt, documents=tuple(documents))
     name, value = variant.split("=")
+    check_changes((variant,), vars(prompt))
     return replace(prompt, **{name: value})  # type: ignore[arg-type]

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
 
-from attnprobe.estimates import Interval
+from attnprobe.estimates import Band, Interval
 from attnprobe.study import Study
-from attnprobe.study_curve import StudyCurve
+from attnprobe.study_curve import AVERAGING, StudyCurve
+from attnprobe.study_findings import PanelRow
 from attnprobe.terminal import WIDTH, bars, count, decimal, fit, percent, table, wrapped
 
 _SHOWN = 40
+_ANSWERS = 3
 _KINDS = {"learned_sink": "learned sink", "secondary_sink": "secondary sinks"}
 
 
 def study_lines(study: Study, model: str | None = None, unicode: bool = True) -> list[str]:
     """What ``attnprobe study`` prints of one model."""
     data, options = study.of(model), study.options
+    panel = study.artefact_panel(model)
     curve, logs = study.curve("share", model=model), study.curve("log_share", model=model)
     bases = f", {count(options.bases, 'base order')} each" if options.bases > 1 else ""
     scaled = ", both scaled to sum to 100 %" if curve.is_whole else ", of the document that was moved"
     return [
-        f"{data.model}: {study.claim(model)}",
+        *wrapped(f"{data.model}, raw curve: {study.claim(model)}", indent="  "),
+        *_robustness_lines(panel),
         *wrapped(
             f"{count(len(data.questions), 'question')} x {count(len(data.orders[0]), 'order')} "
             f"({options.design}{bases}), {count(data.n_documents, 'document')}. Share of the documents' attention: "
@@ -30,11 +35,11 @@ def study_lines(study: Study, model: str | None = None, unicode: bool = True) ->
             "at once."
         ),
         "",
-        *_curve_lines(curve, logs, unicode),
+        *_curve_lines(curve, logs, float(study.uniform(model).mean()), unicode),
         *_ratio_lines(curve, logs),
-        *wrapped(f"flat at all? p = {_p(curve)} pooled, {_p(logs)} per head (sign-flipped profiles)"),
+        *wrapped(_flatness_text(curve, logs)),
         "",
-        *_panel_lines(study, model),
+        *_panel_lines(panel),
         "",
         *_decomposition_lines(study, model),
         *_gold_lines(study, model),
@@ -58,21 +63,40 @@ def interval_text(interval: Interval | None, digits: int = 2) -> str:
     return f"{decimal(interval.estimate, digits)} ({low} to {high})"
 
 
-def _curve_lines(curve: StudyCurve, logs: StudyCurve, unicode: bool) -> list[str]:
+def _robustness_lines(panel: Sequence[PanelRow]) -> list[str]:
+    """Whether the claim holds without the known artefacts; the ratios are in the panel."""
+    raw, others = panel[0], [row for row in panel if row.removes_artefact]
+    if raw.verdict in ("too few questions", "undefined"):
+        return []
+    holds = all(row.verdict == raw.verdict for row in others)
+    start = "holds without known artefacts, maybe smaller (below)" if holds else "does not hold without known artefacts"
+    return wrapped(f"{start}: {'; '.join(f'{row.name}: {row.verdict}' for row in others)}", indent="  ")
+
+
+def _flatness_text(curve: StudyCurve, logs: StudyCurve) -> str:
+    tests = (curve.flatness, logs.flatness)
+    reasons = dict.fromkeys(test.reason for test in tests if test.reason)
+    if all(test.p is None for test in tests):
+        return f"flat at all? no test: {'; '.join(reasons)}"
+    note = "".join(f"; {reason}" for reason in reasons)
+    first, second = (decimal(test.p, 4) for test in tests)
+    return f"flat at all? p = {first} pooled, {second} per head (sign-flipped profiles{note})"
+
+
+def _curve_lines(curve: StudyCurve, logs: StudyCurve, uniform: float, unicode: bool) -> list[str]:
     line = "│" if unicode else "|"
-    even = 1 / len(curve.values)
-    pooled, per_head = curve.as_shares(), logs.as_shares()
+    pooled, per_head = curve.scaled(), logs.scaled()
     columns = [
         [str(position) for position in range(len(curve.values))],
-        [percent(value) for value in pooled[0]],
-        _band_texts(*pooled),
-        [percent(value) for value in per_head[0]],
-        _band_texts(*per_head),
+        [percent(value) for value in pooled.estimate],
+        _band_texts(pooled),
+        [percent(value) for value in per_head.estimate],
+        _band_texts(per_head),
     ]
     header = ["position", "pooled", "", "per head", ""]
     used = sum(max(len(head), *map(len, cells)) + 2 for head, cells in zip(header, columns, strict=True))
-    header.append(f"{line} even, {percent(even)}")
-    columns.append(bars(pooled[0].tolist(), max(WIDTH - used, 8), even, unicode))
+    header.append(f"{line} uniform, {percent(uniform)}")
+    columns.append(bars(pooled.estimate.tolist(), max(WIDTH - used, 8), uniform, unicode))
     lines = table(header, list(zip(*columns, strict=True)), [True] * 5 + [False])
     if len(curve.values) <= _SHOWN:
         return lines
@@ -80,10 +104,10 @@ def _curve_lines(curve: StudyCurve, logs: StudyCurve, unicode: bool) -> list[str
     return [*lines[: 1 + half], f"... {len(curve.values) - 2 * half} positions more ...", *lines[-half:]]
 
 
-def _band_texts(values: np.ndarray, low: np.ndarray | None, high: np.ndarray | None) -> list[str]:
-    if low is None or high is None:
-        return [""] * len(values)
-    return [f"[{100 * a:.1f}, {100 * b:.1f}]" for a, b in zip(low, high, strict=True)]
+def _band_texts(band: Band) -> list[str]:
+    if band.low is None or band.high is None:
+        return [""] * len(band.estimate)
+    return [f"[{100 * a:.1f}, {100 * b:.1f}]" for a, b in zip(band.low, band.high, strict=True)]
 
 
 def _ratio_lines(curve: StudyCurve, logs: StudyCurve) -> list[str]:
@@ -101,17 +125,10 @@ def _ratio_lines(curve: StudyCurve, logs: StudyCurve) -> list[str]:
     return [*(line for text in lines for line in wrapped(text)), *(wrapped(reason) if reason else [])]
 
 
-def _p(curve: StudyCurve) -> str:
-    if curve.flatness.p is None:
-        return f"- ({curve.flatness.reason})"
-    return decimal(curve.flatness.p, 4)
-
-
-def _panel_lines(study: Study, model: str | None) -> list[str]:
+def _panel_lines(panel: Sequence[PanelRow]) -> list[str]:
     """The artefact panel, one order of averaging after the other: side by side they do not fit 80 columns."""
-    panel = study.artefact_panel(model)
     lines = []
-    for norm, name in (("share", "pooled"), ("log_share", "per head")):
+    for norm, name in AVERAGING.items():
         rows = [
             [row.name, interval_text(row.curves[norm].head_middle), interval_text(row.curves[norm].tail_middle)]
             for row in panel
@@ -175,8 +192,10 @@ def _distance_lines(study: Study, model: str | None) -> list[str]:
 
 
 def _fit_lines(study: Study, model: str | None, curve: StudyCurve) -> list[str]:
-    if len(curve.values) < 5 or not np.isfinite(curve.profiles).all():
-        return []
+    if len(curve.values) < 5:
+        return [f"fit: none, as two sides and a floor take five documents, and there are {len(curve.values)}"]
+    if not np.isfinite(curve.profiles).all():
+        return wrapped("fit: none, as in some question a position gets nothing, or is not seen", indent="  ")
     symmetric, two_sided = curve.fit("symmetric"), curve.fit("two_sided")
     alpha, error = symmetric.fit.parameters["alpha"], symmetric.standard_errors.get("alpha")
     text = f"fit: symmetric U alpha {decimal(alpha)}" + (f" (standard error {decimal(error)})" if error else "")
@@ -197,11 +216,11 @@ def _own_lines(study: Study, model: str | None) -> list[str]:
             f"answers: the most frequent own one of each question, written in {percent(agreement)} of orders"
         )
     lines = ["answers: forced; beside them what the model writes itself in the first order:"]
-    for id, forced in [(id, facts[0]["answer"]) for id, facts in zip(data.questions, data.facts["asked"], strict=True)][
-        :3
-    ]:
-        own = data.own_answers.get(id, ("",))[0]
+    for id, facts in list(zip(data.questions, data.facts["asked"], strict=True))[:_ANSWERS]:
+        forced, own = facts[0]["answer"], data.own_answers.get(id, ("",))[0]
         lines.append(fit(f"  {id}: {' '.join(forced.split())!r}, own {' '.join(own.split())!r}", WIDTH).rstrip())
+    if len(data.questions) > _ANSWERS:
+        lines.append(f"  and {len(data.questions) - _ANSWERS} more in summary.json")
     return lines
 
 

@@ -16,7 +16,7 @@ _NORMS = {
     "share": "share of the documents' attention",
     "log_share": "geometric mean share of the documents' attention",
     "mass": "attention mass",
-    "density": "attention a token, 1 = even",
+    "density": "attention a token, 1 = uniform",
     "advantage": "attention a token against the other documents, nats",
 }
 _KINDS = {"learned_sink": "learned sink"}
@@ -55,8 +55,8 @@ def group_lines(group: Group, unicode: bool = True) -> list[str]:
     ]
 
 
-def even_value(curve: Curve) -> float | None:
-    """What every document would have if attention were even; None where that depends on more than their number."""
+def uniform_value(curve: Curve) -> float | None:
+    """What every document would have if attention were uniform; None where that depends on more than their number."""
     if curve.norm in ("share", "log_share"):
         return 1 / len(curve.values)
     return {"density": 1.0, "advantage": 0.0}.get(curve.norm)
@@ -93,7 +93,7 @@ def curve_lines(
     extra
         Heading and cells of one more column, before the bars.
     """
-    even = even_value(curve)
+    uniform = uniform_value(curve)
     texts = [value_text(curve, float(value)) for value in curve.values]
     columns: list[tuple[str, list[str], bool]] = [
         ("position", [str(i) for i in range(len(texts))], True),
@@ -109,8 +109,8 @@ def curve_lines(
         columns.append(("document", [fit(name, longest) for name in names], False))
     used = sum(max(len(head), *map(len, cells)) + 2 for head, cells, _ in columns)
     line = "│" if unicode else "|"
-    legend = "" if even is None else f"{line} even, {value_text(curve, even)}"
-    columns.append((legend, bars(curve.values.tolist(), max(WIDTH - used, 10), even, unicode), False))
+    legend = "" if uniform is None else f"{line} uniform, {value_text(curve, uniform)}"
+    columns.append((legend, bars(curve.values.tolist(), max(WIDTH - used, 10), uniform, unicode), False))
     header, cells, right = zip(*columns, strict=True)
     lines = table(header, list(zip(*cells, strict=True)), right)
     if len(texts) <= _MOST_POSITIONS:

@@ -40,13 +40,17 @@ def speaks_unicode() -> bool:
 def fit(text: str, width: int, right: bool = False) -> str:
     """``text`` on one line of exactly ``width`` terminal cells: padded, or cut with an ellipsis.
 
-    Control characters, which could move the cursor or colour the screen, become spaces.
+    Control characters, which could move the cursor or colour the screen, become spaces. Characters that standard output
+    cannot show are written as it will write them (``\\u00e9``), so that they count with their true width.
     """
     from rich.cells import cell_len, set_cell_size
 
-    line = _CONTROL.sub(" ", text)
+    line, cut = _CONTROL.sub(" ", text), "…"
+    if not speaks_unicode():
+        encoding = getattr(sys.stdout, "encoding", None) or "ascii"
+        line, cut = line.encode(encoding, "backslashreplace").decode(encoding), "..."
     if cell_len(line) > width:
-        return set_cell_size(line, width - 1) + "…" if width > 0 else ""
+        return set_cell_size(line, width - len(cut)) + cut if width >= len(cut) else cut[: max(width, 0)]
     padding = " " * (width - cell_len(line))
     return padding + line if right else line + padding
 
@@ -72,6 +76,12 @@ def count(number: int, what: str, plural: str | None = None) -> str:
     return f"{number:,} {what if number == 1 else plural or what + 's'}"
 
 
+def named(names: Sequence[str], most: int = 5) -> str:
+    """``q1, q2``; of many the first few, and how many more: ``q1, q2 and 3 more``."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(fit(name, 40).rstrip() for name in names[:most]) + more
+
+
 def size(n_bytes: float) -> str:
     """Bytes in decimal units, three digits."""
     for unit in ("B", "kB", "MB", "GB", "TB"):
@@ -82,13 +92,15 @@ def size(n_bytes: float) -> str:
 
 
 def bytes_of(text: str) -> int:
-    """A size such as ``2 GB``, ``500 MB`` or ``0 B`` in bytes; decimal units, as :func:`size` writes them.
+    """A size such as ``2 GB``, ``500 MB`` or ``0`` in bytes; decimal units, as :func:`size` writes them.
 
     Raises
     ------
     ValueError
         When it is none.
     """
+    if text.strip() == "0":
+        return 0
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kMGT]?B)\s*", text)
     if match is None:
         raise ValueError('must be a size like "2 GB" or "500 MB"')

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 import transformers
+from browser import Watched, chromium, chromium_path
 from tiny_models import FAMILIES, tiny_model
 from toy_tokenizers import BUILDERS
 
@@ -47,3 +49,22 @@ def prompts() -> list[ap.Prompt]:
             ["A lazy dog. " * 6, "A quick fox.", "It is 47 days."], "Which document holds it?", system="Be brief."
         ),
     ]
+
+
+@pytest.fixture(scope="module")
+def _browser() -> Iterator[Any]:
+    if chromium_path() is None:
+        message = "no Chromium or Chrome is installed, so pages are not looked at"
+        if os.environ.get("ATTNPROBE_BROWSER") == "required":
+            pytest.fail(message)
+        pytest.skip(message)
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def browser_page(_browser: Any) -> Iterator[Watched]:
+    """A fresh page of a real browser, 1280 by 900, whose errors and requests are kept."""
+    context = _browser.new_context(viewport={"width": 1280, "height": 900})
+    yield Watched(context.new_page())
+    context.close()

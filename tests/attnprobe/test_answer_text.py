@@ -34,6 +34,11 @@ PROPERTY = settings(max_examples=150, deadline=None, derandomize=True)
         ("東京都に住む", "東京"),
         ("Einstein's papers", "einstein"),
         ("at 5 %", "5%"),
+        ("٤٧ يوم", "47"),
+        ("१,२३४", "1234"),
+        ("١٬٢٣٤٫٥", "1234.5"),
+        ("CO₂ and H₂O", "h2o"),
+        ("47¹ days", "47"),
     ],
 )
 def test_holds(text: str, answer: str) -> None:
@@ -51,6 +56,10 @@ def test_holds(text: str, answer: str) -> None:
         ("a category", "cat"),
         ("New Jersey and York", "New York"),
         ("anything * here", "*"),
+        ("10½ days", "101"),
+        ("10² m", "102"),
+        ("की", "कि"),
+        (f"the code is {'1' * 39}2", "1" * 40),
         ("", "x"),
     ],
 )

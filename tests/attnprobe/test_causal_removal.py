@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,9 +12,10 @@ from hypothesis import strategies as st
 from toy_tokenizers import BUILDERS
 
 import attnprobe as ap
+from attnprobe.answer_text import holds_answer
 from attnprobe.causal import effects
 from attnprobe.errors import InputError
-from attnprobe.neutral import holds, matched_text, neutral_words
+from attnprobe.neutral import matched_text, neutral_words
 from attnprobe.removal import neutral_in_place, with_text, without_document
 
 ANSWER = " 47 days"
@@ -98,6 +100,8 @@ def test_a_text_of_the_users_own() -> None:
         neutral_in_place(tokenizer, PROMPT, encoded, 1, ids, "The fox", 0)
     with pytest.raises(InputError, match='holds the answer " 47 days"'):
         neutral_in_place(tokenizer, PROMPT, encoded, 1, ids, "It took 47 days and more. " * 9, 0)
+    with pytest.raises(InputError, match='holds the answer " 47 days"'):  # as scoring reads it
+        neutral_in_place(tokenizer, PROMPT, encoded, 1, ids, "It took forty-seven days and more. " * 9, 0)
 
 
 def test_a_built_in_text_never_holds_the_answer() -> None:
@@ -108,28 +112,13 @@ def test_a_built_in_text_never_holds_the_answer() -> None:
         plain = neutral_in_place(tokenizer, prompt, encoded, 0, tokenizer("Zebra")["input_ids"], None, seed)
         word = plain.text.split()[2]
         other = neutral_in_place(tokenizer, prompt, encoded, 0, tokenizer(word)["input_ids"], None, seed)
-        assert not holds(other.text, word)
+        assert not holds_answer(other.text, [word])
     with pytest.raises(InputError, match="built-in neutral sentences hold the answer"):
         neutral_in_place(tokenizer, prompt, encoded, 0, tokenizer("the")["input_ids"], None, 0)
 
 
-@pytest.mark.parametrize(
-    ("text", "answer", "held"),
-    [
-        ("It took 47 days.", "47 Days", True),
-        ("It took 147 days.", "47 days", False),
-        ("47, days", "47 days", True),
-        ("anything", "", False),
-        ("anything", "!?", False),
-        ("roads", "road", False),
-    ],
-)
-def test_holds_whole_words(text: str, answer: str, held: bool) -> None:
-    assert holds(text, answer) is held
-
-
 def test_a_miss_is_said(monkeypatch: Any, make_lm: Any) -> None:
-    monkeypatch.setattr("attnprobe.neutral._ENDINGS", ())
+    monkeypatch.setattr("attnprobe.neutral.matched_text", partial(matched_text, endings=()))
     found = effects(make_lm("llama"), PROMPT, ANSWER, method="swap")
     missed = [text for text in found.neutral if not text.exact]
     assert missed

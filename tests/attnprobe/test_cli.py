@@ -203,7 +203,7 @@ BAD_LINE = '{"id": "a", "documents": ["x"], "question": "y"}\n{"id": "b", "docum
         (["{prompts}", "--attn-implementation", "psychic"], ["cannot be loaded", "psychic"]),
         (["{prompts}", "--out", "{prompts}"], ["is a file; give a folder as --out"]),
         (["{tmp}/long.jsonl"], ["prompt 'long'", "tokens", "limit is 512", "--beyond-window"]),
-        (["{tmp}/bare.jsonl", "--answer", "file"], ["1 of 1 prompt", '"bare"', "--answer generate"]),
+        (["{tmp}/bare.jsonl", "--answers", "file"], ["1 of 1 prompt", '"bare"', "--answers generate"]),
         (["{tmp}/control.jsonl", "--strict"], ['prompt "control"', "<|im_end|>", "--strict"]),
     ],
 )  # fmt: skip
@@ -235,13 +235,56 @@ def test_mistakes_get_one_clear_line(
         ["measure", "x.jsonl", "-m", "m", "--out", "o", "--max-new-tokens", "many"],
         ["plan", "x.jsonl", "-m", "m", "--norm", "share"],
         ["heatmap"],
+        ["run", "--explain"],
+        ["study", "x.jsonl", "-m", "m", "--out", "o", "--design", "latin"],
     ],
 )
 def test_wrong_arguments_end_with_status_2(arguments: list[str]) -> None:
     result = run(*arguments)
+    assert_one_line(result, 2, "--help lists what can be given")
+
+
+def test_no_arguments_at_all_show_the_help() -> None:
+    result = run()
     assert result.exit_code == 2
-    assert "Error:" in result.stderr
-    assert "Traceback" not in result.stderr
+    assert "Usage:" in result.output
+    assert "error:" not in result.output
+
+
+def test_one_name_for_answers_in_all_commands(model: str, prompts: str, tmp_path: Path) -> None:
+    for name in ("--answers", "--answer"):
+        planned = run("plan", prompts, "-m", model, name, "file", "--json", "-q")
+        assert planned.exit_code == 0, planned.output
+        assert max(one["n_answer"] for one in json.loads(planned.stdout)["prompts"]) < 64
+        out = tmp_path / name
+        measured = run("measure", prompts, "-m", model, name, "file", "--out", out, "--json", "-q")
+        assert json.loads(measured.stdout)["prompts"][0]["answer"] == prompt_records(3)[0]["answer"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--variants", "none,null"], '--variants is "none,null"; none stands alone'),
+        (["--extras", "values,none"], '--extras is "values,none"; none stands alone'),
+        (["--variants", "null,markers=xml"], "variant 'markers=xml' changes nothing"),
+        (
+            ["--variants", "layout=question_first", "--layout", "question_first"],
+            "'layout=question_first' changes nothing",
+        ),
+        (["--keep-runs", "2"], '--keep-runs is "2"; it must be a size'),
+        (["--keep-runs", "0"], "no such file"),  # of the prompts: the size is one
+    ],
+)
+def test_studies_that_make_no_sense(arguments: list[str], message: str, tmp_path: Path) -> None:
+    assert_one_line(run("study", tmp_path / "none.jsonl", "-m", "m", "--out", tmp_path / "o", *arguments), 2, message)
+
+
+def test_a_planned_ratio_has_no_negative_interval() -> None:
+    result = run("plan", "--power", "2", "--half-width", "99")
+    assert result.exit_code == 0
+    assert "95 % interval of about 0.0202 to 198" in result.stdout.replace("\n", " ")
+    assert "needs --half-width" in " ".join(run("plan", "--help").stdout.split())
+    assert_one_line(run("plan", "--power", "2"), 2, "--power needs --half-width")
 
 
 def test_other_settings_end_with_status_2_and_force_goes_on(model: str, prompts: str, tmp_path: Path) -> None:
@@ -390,7 +433,7 @@ def test_demo_runs_on_any_model(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     content = json.loads(result.stdout)
     assert len(content["rotations"]) == 10
-    assert Path(content["picture"]).stat().st_size > 10_000
+    assert all(Path(path).stat().st_size > 10_000 for path in (*content["pictures"], *content["pages"]))
     printed = run("demo", "-m", model, "--out", tmp_path / "out")
     assert "measured 10 prompts" not in printed.stderr
     assert "\x1b" not in printed.stdout

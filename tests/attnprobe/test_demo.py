@@ -16,7 +16,7 @@ from toy_tokenizers import smollm2
 
 import attnprobe as ap
 from attnprobe.demo import ANSWER, DOCUMENTS, GOLD, demo, demo_lines, rotations
-from attnprobe.figure import save_curve_figure
+from attnprobe.report.style import WIDTHS
 
 
 def test_every_document_stands_once_at_every_position() -> None:
@@ -55,39 +55,9 @@ def test_demo_on_a_tiny_model(make_lm: Any, tmp_path: Path) -> None:
     assert float(table[3].split()[1]) == pytest.approx(100 * result.mean.curve.values[3], abs=0.05)
     content = json.loads(json.dumps(result.to_dict(), allow_nan=False))
     assert len(content["rotations"]) == 10
-    image = matplotlib.image.imread(result.picture)
-    assert image.shape[:2] == (750, 1200)
+    image = matplotlib.image.imread(result.pictures[0])
+    assert image.shape[1] == 300 * WIDTHS["page"]
     assert demo(lm, tmp_path / "out").folder.n_measured == 0
-
-
-def test_the_picture_shows_every_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from matplotlib.figure import Figure
-
-    figures: list[Figure] = []
-    original = Figure.savefig
-    monkeypatch.setattr(Figure, "savefig", lambda self, *a, **o: figures.append(self) or original(self, *a, **o))
-    shares = np.array([[0.5, 0.2, 0.3], [0.4, 0.2, 0.4]])
-    save_curve_figure(
-        tmp_path / "x.png", shares.mean(axis=0), shares, [0, 2], title="A title", note="A note\nof two lines"
-    )
-    (axes,) = figures[0].axes
-    dots, gold = axes.collections
-    assert len(dots.get_offsets()) == 4
-    np.testing.assert_allclose(gold.get_offsets(), [[0, 50], [2, 40]])
-    even, mean = axes.lines
-    assert set(even.get_ydata()) == {100 / 3}
-    np.testing.assert_allclose(mean.get_ydata(), [45, 20, 35])
-    assert "%" in axes.get_ylabel()
-    assert axes.get_ylim()[0] == 0
-    assert axes.get_ylim()[1] > 50
-    width, height = figures[0].canvas.get_width_height()
-    texts = [axes.title, axes.xaxis.label, axes.yaxis.label, *figures[0].texts, figures[0]._supxlabel]
-    for text in texts:
-        box = text.get_window_extent()
-        assert box.x0 >= 0
-        assert box.y0 >= 0
-        assert box.x1 <= width
-        assert box.y1 <= height
 
 
 @pytest.mark.slow

@@ -13,28 +13,35 @@ import torch
 from tiny_models import FALLBACK, INTERFACE
 
 import attnprobe as ap
+from attnprobe import row_means
 from attnprobe.architecture import attention_layers
 from attnprobe.attention import observed
 from attnprobe.extras import (
     EXTRAS,
+    N_KEYS,
     distance_edges,
     distance_mass,
+    heaviest_keys,
     n_distance_bins,
     output_factor,
     span_masses,
     value_bias,
 )
 from attnprobe.row_block import RowBlock
+from attnprobe.row_means import prompt_edges
+from attnprobe.run_extras import ARRAY_NAMES
 from attnprobe_kernels import Segments, span_lse
 
 TOLERANCE = 1e-5
 GATED = ("qwen3_next",)  # a gate lies between attention and its output projection
 LAST_ROWS_ONLY = ("gemma4",)  # layers that share keys run the last rows of a prompt alone
+PROMPT_ROWS = ("question", "prompt")
+BLOCKS = 64
 PROJECTIONS = {"gpt2": "c_proj", "gpt_neox": "dense", "opt": "out_proj"}
 
 
 def extras_of(family: str) -> tuple[str, ...]:
-    left_out = ("values",) * (family in GATED) + ("question",) * (family in LAST_ROWS_ONLY)
+    left_out = ("values",) * (family in GATED) + PROMPT_ROWS * (family in LAST_ROWS_ONLY)
     return tuple(extra for extra in EXTRAS if extra not in left_out)
 
 
@@ -63,6 +70,7 @@ def dense(lm: Any, family: str, run: ap.Run) -> dict[str, np.ndarray]:
             out["top_mass"][..., i] = rows[..., own].max(-1)
             out["top_token"][..., i] = np.where(rows[..., own].max(-1) > 0, own[rows[..., own].argmax(-1)], -1)
     out["column_mass"] = rows.mean(2)
+    out["key_mass"] = -np.sort(-rows.mean(1), axis=-1)[..., :64]
 
     assert run.distance_edges is not None
     bins = np.zeros((*rows.shape[:2], len(run.distance_edges) - 1))
@@ -95,14 +103,33 @@ def dense(lm: Any, family: str, run: ap.Run) -> dict[str, np.ndarray]:
         if run.spans[-1].kind == "learned_sink":
             masses[..., -1] = 1 - masses.sum(-1)
         out["question_mass"] = masses.mean(2)
+
+    if run.prompt_mass is not None:
+        masses = np.stack([weights[:, :, : run.n_prompt][..., own].sum(-1) for own in tokens], axis=-1)
+        if run.spans[-1].kind == "learned_sink":
+            masses[..., -1] = 1 - masses.sum(-1)
+        size = math.ceil(run.n_prompt / BLOCKS)
+        parts = [masses[:, :, first : first + size].mean(2) for first in range(0, run.n_prompt, size)]
+        out["prompt_mass"] = np.stack(parts, axis=2)
+    assert_keys(run, rows.mean(1))
     return out
+
+
+def assert_keys(run: ap.Run, wanted: np.ndarray) -> None:
+    """Every token that is listed has its mass of ``wanted [layer, row, key]``; none that is not listed has more."""
+    assert run.key_mass is not None
+    assert run.key_token is not None
+    listed = run.key_token >= 0
+    at = np.take_along_axis(wanted, np.where(listed, run.key_token, 0), axis=-1)
+    np.testing.assert_allclose(run.key_mass, np.where(listed, at, 0), atol=TOLERANCE, rtol=0)
+    np.testing.assert_array_equal(listed.sum(-1), np.minimum((wanted > 0).sum(-1), run.key_mass.shape[-1]))
 
 
 def assert_dense(lm: Any, family: str, run: ap.Run) -> None:
     wanted = dense(lm, family, run)
-    names = {"top_mass", "top_token", "column_mass", "distance_mass"}
-    names |= {"value_mass"} - {"value_mass" for _ in range(family in GATED)}
-    names |= {"question_mass"} - {"question_mass" for _ in range(family in LAST_ROWS_ONLY)}
+    names = {"top_mass", "top_token", "column_mass", "key_mass", "distance_mass"}
+    names |= set() if family in GATED else {"value_mass"}
+    names |= set() if family in LAST_ROWS_ONLY else {"question_mass", "prompt_mass"}
     assert names == set(wanted)
     for name, array in wanted.items():
         found = getattr(run, name)
@@ -112,11 +139,14 @@ def assert_dense(lm: Any, family: str, run: ap.Run) -> None:
 
 def assert_same_extras(a: ap.Run, b: ap.Run) -> None:
     assert a.distance_edges == b.distance_edges
-    for name in ("top_mass", "top_token", "column_mass", "distance_mass", "value_mass", "question_mass"):
+    assert a.prompt_edges == b.prompt_edges
+    for name in set(ARRAY_NAMES) - {"key_token"}:  # tokens of nearly one mass may change places
         x, y = getattr(a, name), getattr(b, name)
         assert (x is None) == (y is None), name
         if x is not None:
-            np.testing.assert_allclose(x, y, atol=TOLERANCE if name != "top_token" else 0, rtol=0, err_msg=name)
+            # Recurrent states that are summed in another order give single rows of a prompt other queries.
+            atol = {"top_token": 0.0, "prompt_mass": 5 * TOLERANCE}.get(name, TOLERANCE)
+            np.testing.assert_allclose(x, y, atol=atol, rtol=0, err_msg=name)
 
 
 @pytest.mark.parametrize("family", INTERFACE)
@@ -200,11 +230,14 @@ def test_a_question_in_two_places_means_its_last(make_lm: Any) -> None:
 
 def test_prefix_feeds_the_question_again(make_lm: Any, prompts: list[ap.Prompt]) -> None:
     lm, prefix = make_lm(), ap.PrefixCache()
+    extras = [extra for extra in EXTRAS if extra != "prompt"]
     for answer in ("47 days", "It is the policy", "no"):
-        plain = ap.measure(lm, prompts[2], answer=answer, extras=EXTRAS)
-        reused = ap.measure(lm, prompts[2], answer=answer, extras=EXTRAS, prefix=prefix)
+        plain = ap.measure(lm, prompts[2], answer=answer, extras=extras)
+        reused = ap.measure(lm, prompts[2], answer=answer, extras=extras, prefix=prefix)
         assert_same_extras(plain, reused)
     assert reused.manifest["capture"]["reused_tokens"] > 20
+    with pytest.raises(ap.InputError, match='extras "prompt" take all rows of the prompt, but those that the prefix'):
+        ap.measure(lm, prompts[2], answer="no", extras=["prompt"], prefix=prefix)
 
 
 @pytest.mark.parametrize("norm", ["mass", "share", "log_share", "density", "advantage"])
@@ -218,9 +251,9 @@ def test_the_raw_curve_is_that_without_secondary_sinks(
     positions = [documents[0].segments[0][0] + 2, documents[2].segments[0][0]]
     split = ap.measure(lm, prompts[2], answer="47 days", extras=EXTRAS, secondary_sinks=positions)
     assert {span.document for span in split.spans if span.kind == "sink"} == {None, 0, 2}
-    raw = split.curve(norm, trimmed=trimmed)
+    raw = split.curve(norm, trimmed=trimmed, with_sinks=True)
     np.testing.assert_allclose(raw.values, plain.curve(norm, trimmed=trimmed).values, rtol=2e-5)
-    without = split.curve(norm, trimmed=trimmed, with_sinks=False)
+    without = split.curve(norm, trimmed=trimmed)
     assert not np.allclose(without.values[[0, 2]], raw.values[[0, 2]], rtol=1e-3)
     assert split.distance_mass is not None
     assert plain.distance_mass is not None
@@ -254,7 +287,7 @@ def test_without_rows_the_other_extras_stay(make_lm: Any, prompts: list[ap.Promp
 def test_nothing_extra_unless_asked(make_lm: Any, prompts: list[ap.Prompt]) -> None:
     lm = make_lm()
     run = ap.measure(lm, prompts[0], answer="47")
-    for name in ("top_mass", "top_token", "column_mass", "distance_mass", "value_mass", "question_mass"):
+    for name in (*ARRAY_NAMES, "distance_edges", "prompt_edges"):
         assert getattr(run, name) is None
     assert ap.measure(lm, prompts[0], answer="47", extras="columns").column_mass is not None
 
@@ -265,8 +298,9 @@ def test_what_cannot_be_measured_is_named(make_lm: Any, prompts: list[ap.Prompt]
     with pytest.raises(ap.CaptureError, match=r'Qwen3NextAttention \(layer 1\): extras "values".*gate'):
         ap.measure(make_lm("qwen3_next"), prompts[0], answer="47", extras=["values"])
     if not os.environ.get("ATTNPROBE_FLOOR"):  # in the oldest transformers those layers run all rows
-        with pytest.raises(ap.CaptureError, match='nor with the extra "question"'):
-            ap.measure(make_lm("gemma4"), prompts[0], max_new_tokens=3, extras=["question"])
+        for extra in PROMPT_ROWS:
+            with pytest.raises(ap.CaptureError, match='nor with the extras "question" and "prompt"'):
+                ap.measure(make_lm("gemma4"), prompts[0], max_new_tokens=3, extras=[extra])
     run = ap.measure(make_lm(), ap.Prompt.from_text("No question here."), answer="47", extras=["question"])
     assert run.question_mass is None
     assert any("no question of its own" in warning for warning in run.warnings)
@@ -315,6 +349,90 @@ def test_projection_norms_are_those_of_the_whole_product() -> None:
     assert float(((found.double().exp() - norms) / largest).abs().max()) < 1e-6
     assert torch.isfinite(found).all()
     assert found[0, :3, 7].tolist() == pytest.approx([math.log(torch.finfo(torch.float32).tiny)] * 3)
+
+
+@pytest.mark.parametrize("n_keys", [5, 63, 64, 65, 300])
+@pytest.mark.parametrize("masked", [False, True])
+def test_heaviest_keys_are_those_of_a_dense_softmax(n_keys: int, masked: bool) -> None:
+    generator = torch.Generator().manual_seed(n_keys)
+    n_rows, offset, sink = min(4, n_keys), 11, torch.tensor([2.0, -1.0, 0.5, 3.0])
+    query = torch.randn(2, 4, n_rows, 8, generator=generator)
+    key = torch.randn(2, 2, n_keys, 8, generator=generator)
+    key[:, :, n_keys // 2 :] = key[:, :, n_keys // 2 : n_keys // 2 + 1]  # the later half weighs the same in each row
+    columns = np.arange(n_keys - n_rows, n_keys)
+    lo, hi = np.array([[0] * n_rows, [3] * n_rows]), np.broadcast_to(columns + 1, (2, n_rows)).copy()
+    hi[1, 0] = lo[1, 0] = 0  # a row of padding
+    visible = np.stack([lo, hi], axis=-1).astype(np.int32)
+    position = torch.arange(n_keys)
+    seen = (position >= torch.from_numpy(lo)[..., None]) & (position < torch.from_numpy(hi)[..., None])  # [B, A, N]
+    if masked:
+        seen = seen & (position % 3 != 1)
+    mask = seen[:, None] if masked else None
+    block = RowBlock(query, key, None, columns + offset, offset, visible, mask, None, None)
+    logits = query.double() @ key.double().repeat_interleave(2, dim=1).mT * 8**-0.5
+    logits = torch.cat(
+        [logits.masked_fill(~seen[:, None], -torch.inf), sink.double().expand(2, n_rows, 4).mT[..., None]], -1
+    )
+    total = torch.logsumexp(logits, dim=-1)
+    total[1, :, 0] = -torch.inf  # nothing counts in a row of padding
+    wanted = torch.softmax(logits, dim=-1)[..., :-1].mean(dim=1).float().numpy()  # [B, A, N]
+    mass, slot = heaviest_keys(block, total.float(), "chunked")
+    assert mass.shape == slot.shape == (2, 1, n_rows, N_KEYS)
+    for sample in range(2):
+        for row in range(n_rows):
+            found, own = mass[sample, 0, row].numpy(), slot[sample, 0, row].numpy()
+            n_found = min(N_KEYS, int((wanted[sample, row] > 0).sum()))
+            assert (own >= 0).sum() == n_found
+            np.testing.assert_allclose(
+                found, np.pad(np.sort(wanted[sample, row])[::-1], (0, N_KEYS))[:N_KEYS], atol=1e-7
+            )
+            assert (own[n_found:] == -1).all()
+            np.testing.assert_allclose(wanted[sample, row, own[:n_found] - offset], found[:n_found], atol=1e-7)
+            order = sorted(range(n_found), key=lambda i: (-found[i], own[i]))
+            assert order == list(range(n_found))
+
+
+def test_the_first_of_equal_keys_are_listed() -> None:
+    query, key = torch.ones(1, 2, 1, 4), torch.ones(1, 1, 200, 4)
+    key[:, :, [150, 170]] = 2.0
+    block = RowBlock(query, key, None, np.array([199]), 0, np.array([[[20, 200]]], dtype=np.int32), None, None, None)
+    total = torch.logsumexp((query @ key.mT * 0.5)[..., 20:], dim=-1)
+    _, slot = heaviest_keys(block, total, "chunked")
+    assert slot.flatten().tolist() == [150, 170, *range(20, 82)]
+
+
+@pytest.mark.parametrize("n_prompt", [1, 2, 63, 64, 65, 128, 129, 1000, 4096, 100_003])
+def test_blocks_of_a_prompt(n_prompt: int) -> None:
+    edges = prompt_edges(n_prompt)
+    sizes = np.diff(edges)
+    assert (edges[0], edges[-1]) == (0, n_prompt)
+    assert len(sizes) <= BLOCKS
+    assert set(sizes[:-1]) <= {math.ceil(n_prompt / BLOCKS)}
+    assert 0 < sizes[-1] <= math.ceil(n_prompt / BLOCKS)
+
+
+@pytest.mark.parametrize("family", ["mistral", "gpt_oss"])
+def test_prompt_rows_are_reduced_a_few_at_a_time(
+    make_lm: Any, prompts: list[ap.Prompt], family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lm, extras = make_lm(family), ["question", "prompt"]
+    whole = ap.measure(lm, prompts[2], answer="47", extras=extras)
+    assert whole.prompt_edges is not None
+    assert whole.prompt_edges[1] == 2
+    seen: list[int] = []
+
+    def spy(query: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        seen.append(query.shape[2])
+        return span_lse(query, *args, **kwargs)
+
+    monkeypatch.setattr(row_means, "span_lse", spy)
+    n_spans = len(whole.spans) + (whole.spans[-1].kind != "learned_sink")
+    monkeypatch.setattr(row_means, "_NUMBERS", 5 * whole.mass.shape[1] * n_spans)
+    parts = ap.measure(lm, prompts[2], answer="47", extras=extras)
+    assert max(seen) == 5
+    assert_same_extras(whole, parts)
+    assert row_means.rows_at_a_time(4, 128, 100_000) == 1
+    assert row_means.rows_at_a_time(1, 8, 10) <= 512
 
 
 def test_distances_with_a_mask_that_is_no_interval() -> None:

@@ -210,7 +210,7 @@ def test_another_config_is_refused_by_name(tmp_path: Path) -> None:
         ({**CONFIG, "more": {"x": 1}}, "more is given only now"),
         ({"kind": "test", "seed": 7}, "models is given only there"),
     ]:
-        with pytest.raises(InputError, match=rf"holds another grid: {words}\. Give another folder"):
+        with pytest.raises(InputError, match=rf"holds results of other settings: {words}\. Give another folder"):
             run(tmp_path, config=config)
     assert run(tmp_path, config={"seed": 7, "models": ("a", "b"), "kind": "test"}).skipped == 6
     with pytest.raises(InputError, match=r"makes other cells \(6 there, 5 now\)"):

@@ -20,7 +20,7 @@ from attnprobe.config_text import config_lines
 from attnprobe.designs import DESIGNS
 from attnprobe.errors import InputError
 from attnprobe.grid import run_cells
-from attnprobe.grid_config import KINDS, Kind, identity, load_config
+from attnprobe.grid_config import KINDS, Kind, load_config
 from attnprobe.study_options import StudyOptions
 from attnprobe.terminal import bytes_of
 
@@ -43,8 +43,9 @@ class FakeConfig(Config):
 
 
 def run_fake(config: FakeConfig, *, quiet: bool, retry_failed: bool, as_json: bool) -> int:
+    content = config.model_dump(mode="json", exclude={"out"})
     result = run_cells(
-        config.out, identity(config), grid_jobs.cells(config.n), grid_jobs.do, quiet=quiet, retry_failed=retry_failed
+        config.out, content, grid_jobs.cells(config.n), grid_jobs.do, quiet=quiet, retry_failed=retry_failed
     )
     print(json.dumps({"done": result.done, "as_json": as_json, "retry_failed": retry_failed}))
     return 1 if config.flag else 0
@@ -130,7 +131,9 @@ def test_paths_are_relative_to_the_file_and_options_to_the_folder(tmp_path: Path
         (STUDY + "extras: &a [*a]\n", "not valid YAML"),
         (STUDY + "? [a]\n: 1\n", ":5: a key must be a text"),
         ("kind: study\nmodels: smollm2\nprompts: p\n", ':2: "models" must be a list, not a text'),
-        ("kind: study\nmodels: []\nprompts: p\nout: o\n", '"models" must be'),
+        ("kind: study\nmodels: []\nprompts: p\nout: o\n", ':2: "models" has 0 entries; give 1 or more'),
+        (STUDY + "variants: [markers=xml]\n", "c.yaml: variant 'markers=xml' changes nothing"),
+        (STUDY + "keep_runs: 7\n", ':5: "keep_runs" must be a text, not a whole number (7)'),
         ("kind: study\nmodels: [a]\nprompts: p\n", '"out" is missing: Folder for the results'),
         ("kind: fake\nn: 1\nout: o\ninner:\n  deep: 1\n", ':5: unknown key "inner.deep"'),
         ("kind: fake\nn: 1\nout: o\ninner: {depth: x}\n", ':4: "inner.depth" must be a whole number, not a text ("x")'),
@@ -143,6 +146,12 @@ def test_what_is_refused(tmp_path: Path, text: str, message: str) -> None:
         load_config(path)
     assert message in str(caught.value)
     assert str(path) in str(caught.value)
+
+
+def test_values_that_look_odd_and_are_fine(tmp_path: Path) -> None:
+    config: Any = load_config(write(tmp_path, STUDY + "keep_runs: 0\nmarkers: numbered\nvariants: [markers=xml]\n"))
+    assert bytes_of(config.keep_runs) == 0
+    assert config.variants == ["markers=xml"]
 
 
 def test_all_mistakes_are_said_at_once(tmp_path: Path) -> None:
@@ -183,22 +192,8 @@ def test_changes(tmp_path: Path) -> None:
         assert message in str(caught.value)
 
 
-def test_identity_goes_by_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write(tmp_path, "kind: fake\nn: 1\nout: o\ndata: d.txt\n")
-    (tmp_path / "d.txt").write_text("x")
-    first = identity(load_config(path))
-    monkeypatch.chdir(tmp_path)
-    assert identity(load_config("c.yaml", ["out=elsewhere"])) == first
-    assert "out" not in first
-    (tmp_path / "d.txt").write_text("y")
-    assert identity(load_config(path)) != first
-    (tmp_path / "d.txt").unlink()
-    with pytest.raises(InputError, match=r"d\.txt \(data\) cannot be read"):
-        identity(load_config(path))
-
-
 def test_sizes() -> None:
-    assert [bytes_of(text) for text in ("2 GB", "1.5kB", " 7 B ")] == [2_000_000_000, 1500, 7]
+    assert [bytes_of(text) for text in ("2 GB", "1.5kB", " 7 B ", "0")] == [2_000_000_000, 1500, 7, 0]
     for text in ("2", "2 gb", "-1 GB", ""):
         with pytest.raises(ValueError, match="must be a size"):
             bytes_of(text)
@@ -250,6 +245,7 @@ def test_explain(tmp_path: Path) -> None:
     shown = invoke("run", "--explain", "study")
     assert shown.exit_code == 0
     assert "kind: study" in shown.stdout
+    assert "Its paths are relative to the folder that this file is in" in shown.stdout.splitlines()[1]
     assert "(One of williams, cyclic, insertion. May be left out.)\ndesign: williams" in shown.stdout.replace("# ", "")
     assert "(A whole number, or null. May be left out.)\nlimit: null" in shown.stdout.replace("# ", "")
     wrong = invoke("run", "--explain", "studdy")
@@ -268,7 +264,8 @@ def test_merge_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = invoke("merge", tmp_path / "0", tmp_path / "1", "--out", tmp_path / "all")
     assert result.exit_code == 0
     assert result.stdout == "5 cells: 5 done, 0 failed, 0 missing\n"
-    assert "left out, as they differ between the folders: note.txt" in result.stderr
+    assert "1 file not the same in all folders; the first folder's was taken: note.txt" in result.stderr
+    assert (tmp_path / "all" / "note.txt").read_text() == "a"
     half = invoke("merge", tmp_path / "0", "--out", tmp_path / "half", "--json")
     assert half.exit_code == 1
     assert json.loads(half.stdout) == {
@@ -277,7 +274,7 @@ def test_merge_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "done": 3,
         "failed": 0,
         "missing": 2,
-        "left_out": [],
+        "differing": [],
     }
     assert invoke("merge", tmp_path / "0", "--out", tmp_path / "half").exit_code == 2
 

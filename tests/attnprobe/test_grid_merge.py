@@ -7,8 +7,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from grid_jobs import CONFIG, cells, do
+from safetensors.numpy import load_file, save_file
 
 from attnprobe.errors import InputError
 from attnprobe.grid import Cell, Merged, merge, read_cells, run_cells
@@ -73,7 +75,7 @@ def test_parts_make_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert merge([a, b], tmp_path / "out") == Merged(7, 7, 0, ())
     assert table(tmp_path / "out") == whole(tmp_path / "whole")
     assert {path: path.read_bytes() for folder in (a, b) for path in folder.iterdir()} == before
-    merge([b, a, b], tmp_path / "other")
+    merge([b, a], tmp_path / "other")
     for name in ("cells-0.jsonl", "grid.json"):
         assert (tmp_path / "other" / name).read_bytes() == (tmp_path / "out" / name).read_bytes()
     assert run_cells(tmp_path / "out", CONFIG, cells(7), do, quiet=True).skipped == 7
@@ -110,6 +112,13 @@ def test_what_cannot_be_merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         merge([], tmp_path / "out")
     with pytest.raises(InputError, match=r"a is inside .*a, which is to be merged"):
         merge([a], a)
+    for twice in ([a, a], [a, tmp_path / "empty" / ".." / "a"]):
+        with pytest.raises(InputError, match=r"a is given twice"):
+            merge(twice, tmp_path / "out")
+    part(tmp_path / "wide" / "m", monkeypatch, 0)
+    for nested in ([tmp_path / "wide", tmp_path / "wide" / "m"], [tmp_path / "wide" / "m", tmp_path / "wide"]):
+        with pytest.raises(InputError, match=r"wide/m is inside .*wide"):
+            merge(nested, tmp_path / "out")
     assert merge([a], tmp_path / "empty").done == 4
 
 
@@ -123,13 +132,16 @@ def test_folders_of_several_grids_with_other_files(tmp_path: Path, monkeypatch: 
         (b, "m1/arrays/q001.bin", "y"),
         (a, "m1/study.json", "same"),
         (b, "m1/study.json", "same"),
+        (a, "m1/notes.txt", "first"),
+        (b, "m1/notes.txt", "second"),
         (a, "m1/curve.csv", "half"),
-        (b, "m1/curve.csv", "other half"),
+        (b, "m2/curve.csv", "other half"),
     ]:
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text)
     out = tmp_path / "out"
-    assert merge([a, b], out) == Merged(14, 11, 0, ("m1/curve.csv",))
+    assert merge([a, b], out, derived=["curve.csv"]) == Merged(14, 11, 0, ("m1/notes.txt",))
+    assert (out / "m1" / "notes.txt").read_text() == "first"
     assert table(out / "m1" / "cells") == whole(tmp_path / "whole")
     assert len(table(out / "m2" / "cells")) == 4
     found = sorted(str(path.relative_to(out)) for path in out.rglob("*") if path.is_file())
@@ -137,6 +149,7 @@ def test_folders_of_several_grids_with_other_files(tmp_path: Path, monkeypatch: 
         "m1/arrays/q000.bin",
         "m1/arrays/q001.bin",
         *(f"{m}/cells/{name}" for m in ("m1",) for name in ("cells-0.jsonl", "grid.json")),
+        "m1/notes.txt",
         "m1/study.json",
         *(f"m2/cells/{name}" for name in ("cells-0.jsonl", "grid.json")),
     ]
@@ -148,3 +161,19 @@ def test_a_cut_off_end_does_not_get_into_a_merge(tmp_path: Path, monkeypatch: py
     data = (b / "cells-1.jsonl").read_bytes()
     (tmp_path / "cut" / "cells-1.jsonl").write_bytes(data[:-5])
     assert merge([a, tmp_path / "cut"], tmp_path / "out") == Merged(7, 6, 0, ())
+
+
+def test_arrays_that_rounding_tells_apart_are_one_and_others_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrays = {"mass": np.array([0.25, np.nan, 0.75], dtype=np.float32)}
+    for folder, change in (("a", 0.0), ("b", 1e-7), ("c", 0.1)):
+        part(tmp_path / folder, monkeypatch, 0)
+        save_file({"mass": arrays["mass"] + np.float32(change)}, tmp_path / folder / "q000.safetensors")
+    merged = merge([tmp_path / "b", tmp_path / "a"], tmp_path / "out")
+    assert merged.differing == ("q000.safetensors",)
+    taken, first = (load_file(tmp_path / folder / "q000.safetensors")["mass"] for folder in ("out", "b"))
+    np.testing.assert_array_equal(taken, first)
+    with pytest.raises(InputError, match=r"a/q000.safetensors and .*c/q000.safetensors hold different arrays"):
+        merge([tmp_path / "a", tmp_path / "c"], tmp_path / "none")
+    assert not (tmp_path / "none").exists()

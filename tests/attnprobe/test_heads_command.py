@@ -14,6 +14,8 @@ import pytest
 import typer
 from planted_models import retrieval_lm
 from tiny_folder import save_tiny_model, write_prompts
+from tiny_models import tiny_model
+from toy_tokenizers import bytelevel
 from typer.testing import CliRunner, Result
 
 import attnprobe as ap
@@ -22,6 +24,8 @@ from attnprobe.cli_heads import heads
 from attnprobe.heads_cells import random_orders
 from attnprobe.heads_command import measure_heads
 from attnprobe.heads_options import SCORES, HeadsOptions
+from attnprobe.heads_selection import select
+from attnprobe.heads_text import heads_lines
 from attnprobe.readers import PromptRecord
 from attnprobe.secondary_sinks import SecondarySink
 
@@ -85,6 +89,8 @@ def test_forced_answers_from_prompts_to_picture(model: str, tmp_path: Path, monk
     text = " ".join(lines)
     assert "12 questions x 2 random orders; needle: the answer's words in the gold document." in text
     assert "(6 and 6 questions)" in text
+    for column in ("In needle: ", "sinks: ", "near: ", "Brackets: ", "p: "):
+        assert column in text
     found = json.loads((out / "heads.json").read_text())
     assert found["selection"]["by"] == "in_needle"
     assert [q["recalled"] for q in found["questions"]] == [2] * 12
@@ -148,6 +154,46 @@ def test_the_planted_head_through_everything(tmp_path: Path) -> None:
     assert best.p is not None
     assert best.p < 1e-4
     assert result.answers["q3"] == planted.answer
+
+
+def test_few_questions_are_named_and_promise_no_brackets(tmp_path: Path) -> None:
+    planted = retrieval_lm()
+    prompts = [replace(planted.prompt, id=f"q{i}") for i in range(6)]
+    asked = [PromptRecord(prompt, (planted.answer,), (), f"line {i}") for i, prompt in enumerate(prompts)]
+    options = HeadsOptions(needle="answer", orders=1, max_new_tokens=5, n_heads=2)
+    result = measure_heads(planted.lm, asked, options, tmp_path)
+    assert result is not None
+    recalled = np.array([0, 1, 1, 0, 1, 1])
+    retrieval = np.where(recalled[:, None, None] > 0, result.scores.retrieval, np.nan)
+    scores = replace(result.scores, retrieval=retrieval, n_recalled=recalled)
+    chosen = select(scores, n_heads=2)
+    text = " ".join(heads_lines(replace(result, scores=scores, selection=chosen)))
+    assert "without a retrieval score: 2 of 6 questions, as no answer of theirs recalls the needle: q0, q3" in text
+    assert "2 questions held out; intervals and p values need at least 5" in text
+    assert "In needle: " in text
+    assert "p: against heads" not in text
+    assert ("Brackets: " in text) is ("[" in text)
+
+
+def test_models_and_numbers_of_heads_are_refused_before_any_cell(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = counted(monkeypatch)
+    prompts = write_prompts(tmp_path / "prompts.jsonl", records(2))
+    without = tmp_path / "bloom"
+    tokenizer = bytelevel()
+    tiny_model("bloom", vocab_size=len(tokenizer)).save_pretrained(without)
+    tokenizer.save_pretrained(without)
+    for name, top, message in (
+        (str(without), "2", "BloomForCausalLM does not use transformers' attention interface; heads are scored"),
+        (model, "13", "n_heads is 13, but "),
+    ):
+        result = run(prompts, "-m", name, "--out", tmp_path / "out", "--top", top, "-q")
+        assert result.exit_code == 2
+        assert message in result.stderr
+    assert "has 12 heads in all; choose fewer (--top)" in result.stderr
+    assert measured == []
+    assert not (tmp_path / "out").exists()
 
 
 def test_secondary_sinks_are_taken_apart(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,7 +295,10 @@ def test_some_questions_without_a_needle_are_left_out(model: str, tmp_path: Path
         prompts, "-m", model, "--out", tmp_path / "out", "--orders", "1", "--max-new-tokens", "2", "--no-sinks"
     )
     assert result.exit_code == 0, result.output
-    assert "note: 1 of 3 questions left out" in result.stderr
+    assert (
+        "note: 1 of 3 questions left out, as none or several of their documents hold the answer: q1\n" in result.stderr
+    )
+    assert ": 2 questions x 1 random order\n" in result.stderr
     assert [q["id"] for q in json.loads((tmp_path / "out" / "heads.json").read_text())["questions"]] == ["q0", "q2"]
 
 

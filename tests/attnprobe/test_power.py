@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from attnprobe.errors import InputError
 from attnprobe.intervals import ratio_interval, t_bounds
-from attnprobe.power import detectable_ratio, questions_needed, ratio_half_width
+from attnprobe.power import detectable_ratio, planned_questions, questions_needed, ratio_half_width
 
 
 def test_half_width_is_that_of_the_ratio_interval() -> None:
@@ -53,6 +53,14 @@ def test_assurance_in_simulation(sd: float, ratio: float, half_width: float) -> 
     error = 4 * math.sqrt(0.16 / 20_000)
     assert kept_within(n) > 0.8 - error
     assert kept_within(n - 1) < 0.8 + error
+
+
+@pytest.mark.parametrize("half_width", [0.5, 3.0, 99.0])
+def test_the_planned_interval_is_one_of_the_ratio_interval(half_width: float) -> None:
+    low, high = planned_questions(2.0, half_width).interval
+    assert 0 < low < 2 < high
+    assert (high - low) / 2 == pytest.approx(half_width)
+    assert math.sqrt(low * high) == pytest.approx(2.0)  # ratio * exp(+-h)
 
 
 @pytest.mark.parametrize("n", [5, 12, 24])

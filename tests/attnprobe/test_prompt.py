@@ -179,10 +179,19 @@ def test_is_a_value():
         prompt.question = "other"
 
 
+def test_a_closed_book_prompt_is_its_question() -> None:
+    prompt = Prompt(question="Q?", closed_book=True, instruction="Be brief.")
+    assert prompt.documents == ()
+    assert prompt.render(bytelevel()).text == "Be brief.\n\nQuestion: Q?\nAnswer:"
+    assert dataclasses.replace(prompt, answer="x").closed_book
+
+
 @pytest.mark.parametrize(
     ("make", "match"),
     [
         (lambda: Prompt([], "Q?"), "documents is empty"),
+        (lambda: Prompt(["a"], "Q?", closed_book=True), "a closed-book prompt has a question only"),
+        (lambda: Prompt(closed_book=True), "question is empty"),
         (lambda: Prompt("text", "Q?"), "documents is one str"),
         (lambda: Prompt(["a", 3], "Q?"), "document 1 is int"),
         (lambda: Prompt(["a"], " \n"), "question is empty"),

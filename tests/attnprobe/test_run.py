@@ -245,12 +245,60 @@ BAD_EXTRAS: dict[str, tuple[Any, str]] = {
         lambda r: {"question_mass": moved(r.question_mass, 1, -2)},
         'question_mass gives mass to span "answer"',
     ),
+    "keys-half": (lambda r: {"key_token": None}, "key_mass and key_token are kept together"),
+    "keys-shape": (lambda r: {"key_mass": r.key_mass[..., :-1]}, "key_mass is float32 of shape"),
+    "keys-dtype": (lambda r: {"key_token": r.key_token.astype(np.int64)}, "key_token is int64"),
+    "keys-negative": (lambda r: {"key_mass": shifted(r.key_mass, (0, 0, 0), -2)}, "key_mass holds"),
+    "keys-order": (lambda r: {"key_mass": swapped(r.key_mass), "key_token": swapped(r.key_token)}, "is not in order"),
+    "keys-tie": (lambda r: {"key_mass": tied(r.key_mass), "key_token": descending(r.key_token)}, "is not in order"),
+    "keys-twice": (lambda r: {"key_token": shifted(r.key_token, (0, 0, 1), twice(r))}, "holds a token twice"),
+    "keys-later": (lambda r: {"key_token": shifted(r.key_token, (0, 0, 0), 100)}, "one behind its row"),
+    "keys-none": (lambda r: {"key_token": shifted(r.key_token, (0, 0, -1), 1)}, "key_token is -1 where"),
+    "keys-unseen": (
+        lambda r: {"visible": shifted(r.visible, (0, 0, r.document_spans[1]), -1)},
+        'key_token holds more tokens of span "d1" than the row sees',
+    ),
+    "keys-heavy": (lambda r: {"key_mass": shifted(r.key_mass, (0, 0, 0), 0.9)}, "is more than the span has"),
+    "prompt-half": (lambda r: {"prompt_edges": None}, "prompt_mass and prompt_edges are kept together"),
+    "prompt-edges": (lambda r: {"prompt_edges": (0, r.n_prompt)}, "prompt_edges is"),
+    "prompt-edges-type": (lambda r: {"prompt_edges": tuple(map(np.int64, r.prompt_edges))}, "prompt_edges is"),
+    "prompt-shape": (lambda r: {"prompt_mass": r.prompt_mass[:, :, :1]}, "prompt_mass is float32 of shape"),
+    "prompt-sum": (lambda r: {"prompt_mass": shifted(r.prompt_mass, (0, 0, 9, 0), 2e-4)}, "prompt_mass does not add"),
+    "prompt-later": (
+        lambda r: {"prompt_mass": moved(r.prompt_mass, 0, r.document_spans[-1])},
+        'prompt_mass gives mass to span "d3" in rows before it',
+    ),
+    "prompt-answer": (
+        lambda r: {"prompt_mass": moved(r.prompt_mass, 0, -2)},
+        'prompt_mass gives mass to span "answer"',
+    ),
     "top-position": (lambda r: {"top_token": shifted(r.top_token, (0, 0, 0, 0), 1000)}, "position that is no token's"),
     "top-unseen": (lambda r: {"top_token": shifted(r.top_token, (0, 0, 0, 0), -1)}, '"sink" is -1 where a row sees'),
     "top-elsewhere": (lambda r: {"top_token": shifted(r.top_token, (0, 0, 0, 0), 1)}, '"sink" lies outside it'),
     "top-heavy": (lambda r: {"top_mass": shifted(r.top_mass, (0, 0, 0, 1), 0.9)}, "is more than its mass"),
     "top-light": (lambda r: {"top_mass": r.top_mass * np.float32(0.1)}, "less than its mean token's"),
 }
+
+
+def swapped(array: np.ndarray) -> np.ndarray:
+    return array[..., [1, 0, *range(2, array.shape[-1])]]
+
+
+def tied(mass: np.ndarray) -> np.ndarray:
+    copy = mass.copy()
+    copy[..., :2] = copy[..., 1:2]
+    return copy
+
+
+def descending(token: np.ndarray) -> np.ndarray:
+    copy = token.copy()
+    copy[..., :2] = -np.sort(-copy[..., :2], axis=-1)
+    return copy
+
+
+def twice(run: Run) -> int:
+    assert run.key_token is not None
+    return int(run.key_token[0, 0, 0] - run.key_token[0, 0, 1])
 
 
 def moved(array: np.ndarray, source: int, target: int) -> np.ndarray:

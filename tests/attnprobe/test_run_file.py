@@ -76,6 +76,20 @@ def test_round_trip_is_bit_equal(tmp_path: Path, keep_rows: bool, learned_sink: 
     assert_same(Run.load(str(path)), run)
 
 
+def test_runs_of_the_second_schema_are_still_read(tmp_path: Path) -> None:
+    newer = {"token_chars", "key_mass", "key_token", "prompt_mass", "prompt_edges"}
+    run = replace(make_run(11, extras=True), **dict.fromkeys(newer))
+    path = tmp_path / "r.safetensors"
+    run.save(path)
+    entry, tensors = split(path.read_bytes())
+    assert entry.pop("prompt_edges") is None
+    write_parts(path, {**entry, "schema": 2}, tensors)
+    assert_same(Run.load(path), run)
+    write_parts(path, {**entry, "schema": 3}, tensors)
+    with pytest.raises(RunFileError, match='field "prompt_edges" is missing'):
+        Run.load(path)
+
+
 @pytest.mark.parametrize("keep_rows", [True, False])
 def test_extras_make_the_round_trip(tmp_path: Path, keep_rows: bool) -> None:
     run = make_run(11, extras=True, keep_rows=keep_rows, learned_sink=True, secondary=(8,), windows=(None, 9))
@@ -87,6 +101,9 @@ def test_extras_make_the_round_trip(tmp_path: Path, keep_rows: bool) -> None:
     write_parts(path, {**entry, "distance_edges": [0.0, *entry["distance_edges"][1:]]}, tensors)
     with pytest.raises(RunFileError, match="distance_edges is"):
         Run.load(path)
+    write_parts(path, {**entry, "prompt_edges": [0.0, *entry["prompt_edges"][1:]]}, tensors)
+    with pytest.raises(RunFileError, match="prompt_edges is"):
+        Run.load(path)
     del tensors["column_mass"]
     write_parts(path, entry, tensors)
     with pytest.raises(RunFileError, match='"column_mass" is missing'):
@@ -95,8 +112,9 @@ def test_extras_make_the_round_trip(tmp_path: Path, keep_rows: bool) -> None:
 
 def test_files_of_the_first_schema_are_still_read(saved: Path) -> None:
     entry, tensors = split(saved.read_bytes())
-    assert entry["schema"] == 2
-    older = {key: value for key, value in entry.items() if key not in ("extras", "distance_edges")} | {"schema": 1}
+    assert entry["schema"] == 3
+    newer = ("extras", "distance_edges", "prompt_edges")
+    older = {key: value for key, value in entry.items() if key not in newer} | {"schema": 1}
     write_parts(saved, older, tensors)
     assert_same(Run.load(saved), make_run(1))
     write_parts(saved, {**older, "extras": []}, tensors)
@@ -260,7 +278,7 @@ def test_other_safetensors_files_are_not_runs(saved: Path) -> None:
 def test_a_newer_schema_asks_for_an_upgrade(saved: Path) -> None:
     entry, tensors = split(saved.read_bytes())
     write_parts(saved, {"schema": 7, "anything": "else"}, tensors)
-    with pytest.raises(RunFileError, match=r"newer attnprobe \(schema 7; this version reads up to 2\): upgrade"):
+    with pytest.raises(RunFileError, match=r"newer attnprobe \(schema 7; this version reads up to 3\): upgrade"):
         Run.load(saved)
     write_parts(saved, {**entry, "schema": 0}, tensors)
     with pytest.raises(RunFileError, match="schema 0 does not exist"):
@@ -298,6 +316,7 @@ ENTRIES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "extras-nested": (lambda e: {**e, "extras": [["top_mass"]]}, 'extras" names'),
     "extras-absent": (lambda e: {**e, "extras": ["top_mass"]}, 'tensor "top_mass" is missing'),
     "edges-alone": (lambda e: {**e, "distance_edges": [0, 1]}, "distance_mass and distance_edges are kept together"),
+    "blocks-alone": (lambda e: {**e, "prompt_edges": [0, 1]}, "prompt_mass and prompt_edges are kept together"),
     "edges-type": (lambda e: {**e, "distance_edges": "0"}, 'field "distance_edges" has the wrong type str'),
     "rows-not-kept": (lambda e: {**e, "rows_kept": False}, 'tensor "row_mass" does not belong'),
 }

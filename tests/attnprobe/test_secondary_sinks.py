@@ -194,6 +194,33 @@ def test_positions_that_cannot_be_set_apart(make_lm: Any, positions: Any, messag
         ap.measure(make_lm(), prompt, answer="30", secondary_sinks=positions)
 
 
+def test_what_was_found_can_be_given_as_it_is(make_lm: Any) -> None:
+    prompt = ap.Prompt(["Refunds take 30 days.", "Members wait less."], "How long?")
+    encoded = prompt.encode(make_lm().tokenizer)
+    start = next(span for span in encoded.spans if span.document == 1 and span.kind == "document").segments[0][0]
+    found = [ap.SecondarySink(layer, start + place, 1, 0, 0.5, 99.0) for layer, place in ((0, 1), (2, 1), (2, 0))]
+    assert apart(encoded, found) == apart(encoded, [start, start + 1])
+    run = ap.measure(make_lm(), prompt, answer="30", secondary_sinks=found)
+    assert [span.name for span in run.spans if span.document == 1 and span.kind == "sink"] == [
+        f"sink:{start}",
+        f"sink:{start + 1}",
+    ]
+
+
+def test_a_curve_sets_sinks_apart_as_the_budget_does_and_says_so(make_lm: Any) -> None:
+    prompt = ap.Prompt(["Refunds take 30 days.", "Members wait less."], "How long?")
+    plain = ap.measure(make_lm(), prompt, answer="30")
+    start = plain.spans[plain.document_spans[1]].segments[0][0]
+    run = ap.measure(make_lm(), prompt, answer="30", secondary_sinks=[start])
+    assert run.curve("mass").values.sum() == pytest.approx(run.budget()["document"], rel=1e-6)
+    np.testing.assert_allclose(run.curve("mass", with_sinks=True).values, plain.curve("mass").values, rtol=1e-5)
+    assert repr(run.curve("mass")).startswith("Curve(mass, secondary sinks apart: ")
+    assert repr(run.curve("mass", with_sinks=True)).startswith("Curve(mass, secondary sinks counted: ")
+    assert run.curve().to_dict()["secondary_sinks"] == "apart"
+    assert repr(plain.curve()).startswith("Curve(share: ")
+    assert plain.curve().to_dict()["secondary_sinks"] is None
+
+
 @pytest.mark.parametrize("family", ["llama", "mistral", "gpt_oss", "bloom"])
 @pytest.mark.parametrize("answer", ["47 days.", None], ids=["forced", "generated"])
 def test_finer_spans_add_up(make_lm: Any, prompts: list[ap.Prompt], family: str, answer: str | None) -> None:

@@ -17,6 +17,8 @@ from attnprobe import cli, rotating, study_cells
 from attnprobe.errors import InputError
 from attnprobe.study import Study
 from attnprobe.study_cells import ASKED
+from attnprobe.study_command import table_csv, write_results
+from attnprobe.study_merge import merge_folders
 from attnprobe.study_options import StudyOptions, ordered_prompt, variant_prompt
 from attnprobe.study_text import study_lines
 
@@ -239,6 +241,9 @@ def test_a_second_call_measures_nothing_and_finds_the_same(
 def test_another_study_in_the_same_folder_is_refused(study: tuple[Study, Path], lm: ap.LanguageModel) -> None:
     with pytest.raises(InputError, match="bases"):
         ap.rotate(lm, prompts(6), answers=["north west"] * 6, out=study[1])
+    with pytest.raises(InputError) as caught:
+        ap.rotate(lm, prompts(6), answers=["north west"] * 6, out=study[1], bases=2)
+    assert str(caught.value).startswith(f"{study[1]} holds results of other settings")
 
 
 def test_whole_runs_are_kept_up_to_a_size(lm: ap.LanguageModel, tmp_path: Path) -> None:
@@ -422,7 +427,9 @@ def test_two_documents_have_a_curve_and_no_middle(lm: ap.LanguageModel) -> None:
     found = ap.rotate(lm, two, answers=["north"] * 2, variants=("null",))
     assert found.curve().head_middle is None
     assert found.to_dict()["decomposition"] is None
-    assert any("no middle" in line for line in study_lines(found))
+    lines = study_lines(found)
+    assert any("no middle" in line for line in lines)
+    assert any(line.startswith("fit: none") and "there are 2" in line for line in lines)
 
 
 def test_an_array_that_is_gone_is_named(lm: ap.LanguageModel, tmp_path: Path) -> None:
@@ -457,7 +464,11 @@ def test_few_questions_give_no_intervals_and_say_so(lm: ap.LanguageModel) -> Non
     assert (interval.low, interval.high) == (None, None)
     assert "5" in str(interval.reason)
     assert found.claim() == "too few questions"
-    assert str(interval.reason) in " ".join(study_lines(found))
+    text = " ".join(study_lines(found))
+    assert str(interval.reason) in text
+    assert text.count("the test needs at least 6") == 1
+    assert "without known artefacts" not in text
+    assert "fit: none" in text
 
 
 @pytest.mark.parametrize(
@@ -479,6 +490,7 @@ def test_few_questions_give_no_intervals_and_say_so(lm: ap.LanguageModel) -> Non
         ({"length_matched": "no"}, "length_matched"),
         ({"preamble": None}, "preamble"),
         ({"rows": "all"}, "rows is 'all'"),
+        ({"extras": "effect"}, "extras effect: a study takes"),
         ({"max_new_tokens": 0}, "max_new_tokens"),
     ],
 )
@@ -536,3 +548,249 @@ def test_the_command_names_what_is_wrong(tmp_path: Path) -> None:
     result = run("study", file, "--model", "nothing", "--out", tmp_path / "out", "--keep-runs", "lots")
     assert result.exit_code == 2
     assert "lots" in result.stderr
+
+
+def planted_study(tmp_path: Path, position_logits: Any, n: int = 6, **options: Any) -> Study:
+    """Forced answers on a model whose attention is a function of the key's position."""
+    planted = additive_lm(WORDS, np.asarray(position_logits, dtype=np.float64), {})
+    return ap.rotate(planted, prompts(n), answers=["north west"] * n, out=tmp_path / "planted", **options)
+
+
+def decaying(rate: float) -> np.ndarray:
+    return 3.0 * np.exp(-rate * np.arange(256))
+
+
+def test_a_question_of_empty_documents_is_refused_before_anything_is_measured(
+    lm: ap.LanguageModel, tmp_path: Path
+) -> None:
+    asked = [*prompts(2), prompt(7, documents=[""] * K)]
+    with pytest.raises(InputError, match=r"'q7'.*all empty.*leave the question out"):
+        ap.rotate(lm, asked, answers=["north"] * 3, out=tmp_path / "out", variants=("null",))
+    assert not (tmp_path / "out").exists()
+
+
+def test_results_are_written_where_documents_have_no_tokens(lm: ap.LanguageModel, tmp_path: Path) -> None:
+    asked = [prompt(q, documents=["north red", "", "blue", "two three"]) for q in range(6)]
+    found = ap.rotate(lm, asked, answers=["north"] * 6, out=tmp_path / "out", variants=("null",))
+    (name,) = found.models
+    data = found.of()
+    # as a folder written before such questions were refused
+    data.arrays[f"{ASKED}/tokens"][0] = 0.0
+    data.arrays[f"{ASKED}/mass.raw"][0] = np.nan
+    folder = next((tmp_path / "out").iterdir())
+    write_results(found, name, folder)
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["effective_documents"] is None
+    assert None not in summary["uniform"]  # the other questions'
+
+
+def test_every_model_is_checked_before_one_is_measured(
+    lm: ap.LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dataclasses import replace
+
+    from tiny_models import tiny_model
+    from toy_tokenizers import CHATML, bytelevel, with_template
+
+    def refuse(*arguments: Any, **options: Any) -> Any:
+        raise AssertionError("measured")
+
+    monkeypatch.setattr(study_cells, "measure", refuse)
+    monkeypatch.setattr(rotating, "measure", refuse)
+    tokenizer = with_template(bytelevel, CHATML)
+    bloom = ap.LanguageModel(tiny_model("bloom", vocab_size=len(tokenizer)), tokenizer)
+    with pytest.raises(InputError, match=r"Bloom.*measure\(\)"):
+        ap.rotate([lm, bloom], prompts(1), answers=["north"])
+    small = ap.LanguageModel(tiny_model("llama", vocab_size=len(tokenizer), max_position_embeddings=40), tokenizer,
+                             replace(lm.source, name="small"))  # fmt: skip
+    with pytest.raises(InputError, match=r"small: prompt 'q0' has .* the model's limit is 40"):
+        ap.rotate([lm, small], prompts(1), answers=["north"])
+
+
+def test_extras_that_a_model_cannot_give_are_refused_at_the_start(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from tiny_models import tiny_model
+    from toy_tokenizers import CHATML, bytelevel, with_template
+
+    tokenizer = with_template(bytelevel, CHATML)
+    gated = ap.LanguageModel(tiny_model("qwen3_next", vocab_size=len(tokenizer)), tokenizer)
+    with pytest.raises(InputError, match=r'extras values: .*"values" needs the output projection'):
+        ap.rotate(gated, prompts(2), answers=["north"] * 2, variants=(), extras="values", out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_one_extra_may_be_given_as_a_text(lm: ap.LanguageModel) -> None:
+    found = ap.rotate(lm, prompts(1), answers=["north"], variants="null", extras="distance")
+    assert (found.options.extras, found.options.variants) == (("distance",), ("null",))
+    for name, extra in (("mass_and_effect", "effects"), ("curve", "values")):
+        choice = {"view": "weighted"} if name == "curve" else {}
+        with pytest.raises(InputError, match=rf"did not measure {extra}.*extras=\('{extra}',\), or --extras {extra}"):
+            getattr(found, name)(**choice)
+
+
+def test_the_claim_says_what_it_is_of_and_whether_it_holds_without_artefacts(tmp_path: Path) -> None:
+    # One token of the first document draws attention, whatever it says: no U is left once it is taken out.
+    plain = additive_lm(WORDS)
+    (start, _) = next(s for s in prompt(0).encode(plain.tokenizer).spans if s.kind == "document").segments[0]
+    found = planted_study(tmp_path, np.eye(256)[start] * 5.0, variants=())
+    assert found.claim() == "head"
+    assert found.claim_without_artefacts() == {"trimmed": "flat"}
+    assert found.to_dict()["claim_without_artefacts"] == {"trimmed": "flat"}
+    lines = study_lines(found)
+    assert lines[0].endswith(", raw curve: head")
+    text = " ".join(" ".join(lines).split())
+    assert "does not hold without known artefacts: trimmed: flat" in text
+    assert "holds without known artefacts, maybe smaller (below): trimmed: tail" in " ".join(
+        " ".join(study_lines(planted_study(tmp_path / "tail", -decaying(0.02), variants=()))).split()
+    )
+
+
+def test_verdicts_that_contradict_each_other_are_named_as_the_tables_are() -> None:
+    from attnprobe.study_curve import claim, study_curve
+
+    def of(norm: str, head: float) -> Any:
+        rng = np.random.default_rng(1)
+        logs = rng.normal(0, 0.01, (8, 3, 5)) + np.log([head, 1, 1, 1, 1.0])
+        return study_curve(logs, norm=norm)
+
+    assert claim({"share": of("share", 3.0), "log_share": of("log_share", 1.0)}) == (
+        "depends on the order of averaging (pooled: head, per head: flat)"
+    )
+
+
+def test_scaled_values_are_those_of_the_picture_and_the_terminal(tmp_path: Path) -> None:
+    found = planted_study(tmp_path, decaying(0.02), variants=())
+    curve = found.curve()
+    assert curve.values.sum() < 1 - 1e-4  # geometric means
+    shown = curve.scaled()
+    np.testing.assert_allclose(shown.estimate, curve.values / curve.values.sum(), rtol=1e-12)
+    assert shown.low is not None
+    assert curve.band.low is not None
+    np.testing.assert_allclose(shown.low, curve.band.low / curve.values.sum(), rtol=1e-12)
+    row = next(line for line in study_lines(found) if line.split()[:1] == ["0"])
+    assert row.split()[1] == f"{100 * shown.estimate[0]:.1f}"
+    advantage = found.curve("advantage")
+    np.testing.assert_array_equal(advantage.scaled().estimate, advantage.values)
+
+
+def test_an_advantage_has_differences_and_no_ratios(study: tuple[Study, Path]) -> None:
+    found, _ = study
+    curve, plain = found.curve("advantage"), found.curve()
+    assert (curve.head_middle, curve.tail_middle) == (None, None)
+    assert (plain.head_minus_middle, plain.tail_minus_middle) == (None, None)
+    means = found.of().log_values("advantage").mean(axis=1)  # [question, position]
+    assert curve.head_minus_middle is not None
+    expected = (means[:, 0] - means[:, [1, 2]].mean(axis=1)).mean()
+    assert curve.head_minus_middle.estimate == pytest.approx(expected, abs=1e-12)
+    assert found.interval(norm="advantage") == curve.head_minus_middle
+
+
+def test_the_table_has_the_units_of_the_curves(study: tuple[Study, Path]) -> None:
+    found, _ = study
+    rows = [row for row in found.table() if row["question"] == "q3"]
+    by_position = [[row["log_share"] for row in rows if row["position"] == p] for p in range(K)]
+    np.testing.assert_allclose(np.exp(found.curve("log_share").profiles[3]),
+                               [np.exp(np.mean(np.log(values))) for values in by_position], rtol=1e-6)  # fmt: skip
+
+
+def test_results_are_short_at_a_prompt(study: tuple[Study, Path]) -> None:
+    found, _ = study
+    gold = found.gold_logprob()
+    curve = found.curve()
+    assert curve.head_middle is not None
+    results = [curve, curve.head_middle, curve.band, found.decompose(), gold, found.artefact_panel()[0],
+               found.mass_and_effect(), curve.flatness, found.of(), found]  # fmt: skip
+    for one in results:
+        assert len(repr(one)) < 250
+        assert "array(" not in repr(one)
+    assert repr(curve.head_middle).startswith("Interval(1 (1 to 1), 95 %, n=6")
+    assert "flat" in repr(curve)
+
+
+def test_a_folder_of_one_model_is_a_study_too(study: tuple[Study, Path]) -> None:
+    found, out = study
+    (part,) = (path for path in out.iterdir() if path.is_dir())
+    assert json.dumps(Study.load(part).to_dict()) == json.dumps(found.to_dict())
+
+
+def test_kept_runs_can_be_walked_over(lm: ap.LanguageModel, study: tuple[Study, Path]) -> None:
+    found, _ = study
+    data = found.of()
+    kept = list(found.runs())
+    assert len(kept) == 6 * 2 * K * 5
+    one = next(one for one in kept if (one.question, one.variant) == ("q4", ASKED) and one.order == data.orders[4][3])
+    np.testing.assert_allclose(np.log(one.run.curve(with_sinks=True).values), data.log_values("share")[4, 3], atol=2e-6)
+    null = next(one for one in kept if one.variant == "null")
+    q, o = data.questions.index(null.question), data.orders[data.questions.index(null.question)].index(null.order)
+    expected = data.log_values("share", variant="null")[q, o]
+    np.testing.assert_allclose(np.log(null.run.curve().values), expected, atol=2e-6)
+    with pytest.raises(InputError, match="no whole run of this study was kept"):
+        ap.rotate(lm, prompts(1), answers=["north"], variants=()).runs()
+
+
+def test_the_own_answers_that_are_not_shown_are_counted(study: tuple[Study, Path]) -> None:
+    lines = study_lines(study[0])
+    start = next(number for number, line in enumerate(lines) if line.startswith("answers: forced"))
+    assert [line.split(":")[0] for line in lines[start + 1 : start + 4]] == ["  q0", "  q1", "  q2"]
+    assert lines[start + 4] == "  and 3 more in summary.json"
+
+
+def test_pictures(tmp_path: Path) -> None:
+    from attnprobe.report.curve_figures import curve_figure
+    from attnprobe.report.study_figures import layer_position_figure
+
+    found = planted_study(tmp_path, decaying(0.02), variants=())
+    significant = [(0, t["layer"]) for t in found.layer_tests() if t["head_p"] < 0.05]
+    assert significant
+    main = layer_position_figure(found).axes[0]
+    assert set(significant) <= {(int(x), int(y)) for x, y in main.collections[0].get_offsets()}
+    assert "adjusted p < 0.05" in main.get_legend().get_texts()[0].get_text()
+    verdict = "depends on the order of averaging (pooled: tail or U, per head: inconclusive)"
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Study, "claim", lambda self, model=None: verdict)
+        figure = curve_figure(found)
+    figure.canvas.draw()
+    title = figure._suptitle
+    assert title.get_window_extent().x1 <= figure.bbox.x1
+    assert " ".join(title.get_text().split()) == f"Attention by position, raw curve: {verdict}"
+
+
+def test_merged_studies_get_results_of_the_whole(lm: ap.LanguageModel, tmp_path: Path) -> None:
+    import shutil
+
+    asked = {"prompts": prompts(2), "answers": ["north"] * 2, "variants": ()}
+    whole = ap.rotate(lm, out=tmp_path / "whole", **asked)
+    (name,) = whole.models
+    parts = []
+    for number in range(2):
+        folder = tmp_path / f"part{number}"
+        shutil.copytree(tmp_path / "whole", folder)
+        (model,) = folder.iterdir()
+        records = model / "cells" / "cells-0.jsonl"
+        other = [line for line in records.read_text().splitlines(keepends=True) if f'"q000{number}-' in line]
+        records.write_text("".join(other))
+        found = Study.load(folder)
+        write_results(found, name, model)
+        parts.append(folder)
+    merged = merge_folders(parts, tmp_path / "out")
+    assert (merged.done, merged.differing) == (merged.n_cells, ())
+    (model,) = (tmp_path / "out").iterdir()
+    summary = json.loads((model / "summary.json").read_text())
+    assert summary["n_questions"] == 2
+    assert summary == json.loads(json.dumps(whole.to_dict()))
+    assert (model / "table.csv").read_text() == table_csv(whole.table())
+    assert (model / "curve.png").exists()
+
+
+@pytest.mark.slow
+def test_the_command_checks_all_models_first(tmp_path: Path) -> None:
+    model = save_tiny_model(tmp_path / "model")
+    small = save_tiny_model(tmp_path / "small", max_position_embeddings=16)
+    file = write_prompts(tmp_path / "prompts.jsonl", prompt_records(1, n_documents=3))
+    out = tmp_path / "out"
+    for other, words in ((tmp_path / "nowhere", "nowhere"), (small, "limit is 16")):
+        result = run("study", file, "-m", model, "-m", other, "--out", out)
+        assert result.exit_code == 2
+        assert words in result.stderr
+        assert not out.exists()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import math
 
 import pytest
@@ -140,3 +141,10 @@ def test_quick_work_shows_no_bar(capsys: pytest.CaptureFixture[str], monkeypatch
     with work_bar("measuring", 10) as advance:
         advance(10, "done")
     assert "measuring" not in capsys.readouterr().err
+
+
+def test_what_standard_output_cannot_show_counts_with_its_true_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
+    assert fit("a long answer", 8) == "a lon..."
+    assert fit("café", 9) == "caf\\xe9  "
+    assert fit("ab", 1) == "."

@@ -94,7 +94,21 @@ def _extras(
         array = rng.exponential(1, (*share.shape[:2], len(spans)))
         array[..., [i for i, span in enumerate(spans) if span.kind == kind]] = 0
         other[name] = (array / array.sum(-1, keepdims=True)).astype(np.float32)
+    by_row = share.mean(1).astype(np.float32)
+    order = np.argsort(-by_row, axis=-1, kind="stable")[..., :64]
+    key_mass = np.take_along_axis(by_row, order, axis=-1)
+    n_prompt = next(span.segments[0][0] for span in spans if span.kind == "answer")
+    size = -(-n_prompt // 64)
+    prompt_edges = (*range(0, n_prompt, size), n_prompt)
+    prompt = rng.exponential(1, (*share.shape[:2], len(prompt_edges) - 1, len(spans)))
+    for i, span in enumerate(spans):
+        if span.segments:
+            prompt[:, :, [edge <= span.segments[0][0] for edge in prompt_edges[1:]], i] = 0
     return {
+        "key_mass": key_mass,
+        "key_token": np.where(key_mass > 0, order, -1).astype(np.int32),
+        "prompt_mass": (prompt / prompt.sum(-1, keepdims=True)).astype(np.float32),
+        "prompt_edges": prompt_edges,
         "top_mass": top_mass,
         "top_token": top_token,
         "column_mass": share.mean(2).astype(np.float32),
@@ -155,6 +169,11 @@ def make_run(
     if not keep_rows:
         optional = {name: array for name, array in optional.items() if not name.startswith("top")}
     token_ids = tuple(int(i) for i in rng.integers(0, 50_000, n_tokens))
+    prompt_text, answer = "<doc>...</doc> How long?", "47 days"
+    if extras:
+        prompt_ends = np.linspace(0, len(prompt_text), n_prompt).astype(np.int32)
+        ends = [*prompt_ends, *(np.linspace(0, len(answer), n_answer + 1).astype(np.int32)[1:] + len(prompt_text))]
+        optional["token_chars"] = np.stack([np.array([0, *ends[:-1]]), np.array(ends)], axis=1).astype(np.int32)
     run = Run(
         mass=row_mass.mean(axis=2, dtype=np.float64).astype(np.float32),
         row_mass=row_mass if keep_rows else None,
@@ -164,11 +183,11 @@ def make_run(
         spans=spans,
         token_ids=token_ids,
         n_prompt=n_prompt,
-        answer="47 days",
+        answer=answer,
         answer_ids=token_ids[n_prompt:],
         answer_logprob=-rng.exponential(1, n_answer).astype(np.float32),
         rows=rows,
-        prompt_text="<doc>...</doc> How long?",
+        prompt_text=prompt_text,
         prompt_id="q1",
         warnings=("document 1 is dull",),
         residual=3e-7,

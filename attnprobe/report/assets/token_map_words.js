@@ -1,0 +1,116 @@
+"use strict";
+// Words and numbers of a token map: what is said about a view, a token and the keys.
+AttnprobeTokenMap.words = (() => {
+  const { shown, element, blockName } = AttnprobeTokenMap.text;
+  const LONGEST = 80; // characters of a token that are repeated outside the text
+  const KEYS = [
+    ["← →", "previous, next token"], ["↑ ↓", "token above, below"], ["n p", "next, previous document"],
+    ["[ ]", "previous, next layer"], ["{ }", "previous, next head"], [", .", "previous, next answer token"],
+    ["Enter", "on an answer token: show what it looked at"], ["/", "search"], ["?", "this help"], ["Esc", "close"],
+  ];
+
+  const number = (value) => {
+    if (value === 0) return "0";
+    if (value >= 0.001 && value < 10000) return String(Number(value.toPrecision(3)));
+    return value.toExponential(2).replace("e+", "e");
+  };
+  const percent = (value) => {
+    if (value === 0) return "0 %";
+    if (value < 1e-6) return `${(100 * value).toExponential(1)} %`;
+    return `${value < 0.01 ? Number((100 * value).toPrecision(2)) : (100 * value).toFixed(1)} %`;
+  };
+
+  // A text's beginning on one line, with white space to be seen.
+  const visibly = (text) => {
+    const line = shown(text.slice(0, LONGEST)).replace(/\n/g, "↵").replace(/ /g, "␣");
+    return text.length > LONGEST ? `${line}…` : line;
+  };
+
+  const rowText = (model, row) => {
+    const { payload } = model;
+    const t = payload.n_prompt + row;
+    const text = payload.text.slice(model.starts[t], model.stops[t]);
+    return `${row}: ${text ? visibly(text) : "(no text)"}`;
+  };
+
+  // What the colours stand for, and how much is known.
+  function statusText(model, view, found) {
+    const { payload } = model;
+    const { bands, layers } = payload;
+    const where = view.source === "band" ? `Mean over ${bands[view.band].name}${view.band ? "" : " and heads"}`
+      : view.source === "layer" ? `Layer ${layers[view.layer]}, mean over its ${payload.n_heads} heads`
+        : `Layer ${layers[view.layer]}, head ${view.head}`;
+    const when = view.row === null ? `mean over ${model.nRows} answer tokens`
+      : `answer token ${rowText(model, view.row)}`;
+    const what = {
+      token: "Every token has its own number.",
+      sentence: "Numbers are kept for sentences: every token has the colour of its sentence's mean.",
+      block: "Numbers are kept for stretches of several sentences: every token has the colour of its stretch's mean.",
+      keys: `The ${payload.keys?.k} heaviest tokens of ${view.source === "layer" ? "this" : "each"} layer are kept; `
+        + "of the others a bound is known.",
+      tops: "The heaviest token of every document and other span is kept; the others got no more.",
+      none: "No numbers are kept for this choice: "
+        + (view.row === null ? "this head has none in the page; name it when the page is made."
+          : view.source === "head" ? "this head's single answer tokens were not measured, or did not fit the page."
+            : "single answer tokens were not measured, or did not fit the page."),
+    }[found.kind];
+    return `${where}; ${when}. ${what}`;
+  }
+
+  // The tooltip of a cell, line by line.
+  function tipLines(model, found, cell) {
+    const { payload } = model;
+    const first = model.cells[cell], n = model.cells[cell + 1] - first;
+    const span = payload.spans[model.spanOf[first]];
+    const raw = payload.text.slice(model.cellStart(cell), model.cellStop(cell));
+    const label = raw ? visibly(raw) : `id ${payload.ids_without_text[first]}, no text`;
+    const lines = [label];
+    const last = n > 1 ? `-${first + n - 1} (pieces of one character)` : "";
+    lines.push(`token ${first}${last} of ${model.nTokens} · ${blockName(span)}`);
+    const density = (mass, size) => number((mass * found.visible) / size);
+    let mass = 0;
+    for (let t = first; t < first + n; t++) mass += found.mass[t];
+    if (found.kind === "none") {
+      lines.push("no number is kept");
+    } else if (found.kind === "token") {
+      lines.push(`mass ${number(mass)} (${percent(mass)}) · density ${density(mass, n)}`);
+    } else if (found.edges) {
+      const i = found.edges.findIndex((edge) => edge > first) - 1;
+      const size = found.edges[i + 1] - found.edges[i];
+      lines.push(`its ${found.kind === "sentence" ? "sentence" : "stretch"}, ${size} tokens: `
+        + `mass ${number(found.sums[i])} (${percent(found.sums[i])}) · density ${density(found.sums[i], size)}`);
+    } else {
+      let most = 0, known = false;
+      for (let t = first; t < first + n; t++) {
+        most += found.high(t);
+        known ||= found.listed.has(t);
+      }
+      if (!known) lines.push(`mass at most ${number(most)} (${percent(most)}); not among the heaviest`);
+      else if (most <= mass * (1 + payload.relative_error)) {
+        lines.push(`mass ${number(mass)} (${percent(mass)}) · density ${density(mass, n)}`);
+      } else {
+        lines.push(`mass ${number(mass)} to ${number(most)} · density ${density(mass, n)} to ${density(most, n)}`);
+      }
+    }
+    const spanMass = found.spanMass?.[model.spanOf[first]];
+    if (spanMass !== undefined) {
+      const what = span.kind === "document" ? "document" : "all of it";
+      lines.push(`${what}: mass ${found.isLeast ? "≥ " : ""}${percent(spanMass)}`);
+    }
+    return lines;
+  }
+
+  const helpDialog = (relativeError) => element("dialog", { class: "tm-help", "aria-label": "keys" },
+    element("h2", {}, "Keys"),
+    element("dl", {}, ...KEYS.flatMap(([key, text]) => [element("dt", {}, key), element("dd", {}, text)])),
+    element("h2", {}, "Numbers"),
+    element("p", {}, "Mass: the share of attention that a token got, mean over the rows, heads and layers shown. "
+      + "Density: mass × the tokens a row sees; 1 is even attention. Colours show mass a token; text outside the "
+      + "scale (sink, chat template, markers) is grey. Numbers are within "
+      + `${percent(relativeError)} of the measured ones.`),
+    element("p", {}, "For one answer token, only its heaviest tokens are kept (one of each span for a single head): "
+      + "a range is given where a number is not known exactly, and of text without colour only a bound is known."),
+    element("form", { method: "dialog" }, element("button", {}, "Close")));
+
+  return { number, percent, rowText, statusText, tipLines, helpDialog };
+})();

@@ -1,0 +1,242 @@
+"""The page of a report as HTML: what can be read without scripts and in print, and the places of its plots."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attnprobe.report.sections import (
+    KIND_NAMES,
+    budget_table,
+    curve_finding,
+    curve_table,
+    facts_table,
+    has_heads,
+    overview_table,
+    series_tables,
+)
+from attnprobe.report.series import Series, Table
+from attnprobe.report.texts import escaped
+from attnprobe.terminal import count, percent
+
+_SECTIONS = {
+    "panel": (
+        "Artefacts",
+        "How much of the curve is left when what is known to draw attention for itself is taken out.",
+    ),
+    "decomposition": ("Position or content", ""),
+    "answer": ("Does the answer suffer?", ""),
+}
+_DOWNLOADS = (("curves", "curves"), ("budget", "budget"), ("prompts", "prompts and answers"))
+
+
+def body_html(
+    title: str, all_series: Sequence[Series], faults: Sequence[str], text_maps: Sequence[str], note: str
+) -> str:
+    """The body of the page.
+
+    Parameters
+    ----------
+    title
+        Of the page.
+    all_series
+        What is shown.
+    faults
+        What could not be read.
+    text_maps
+        Names of the runs whose text is shown.
+    note
+        Why the text of others, or of none, is.
+    """
+    parts = [
+        f'<header><p class="eyebrow">attnprobe report</p><h1>{escaped(title)}</h1>{_navigation(all_series)}</header>',
+        "<main>",
+        _section("verdict", "Verdict", _verdicts(all_series) + _faults(faults)),
+        _section("curve", "Attention by position", _curve(all_series)),
+        _section("budget", "Budget: where all attention goes", _budget(all_series)),
+    ]
+    if any(series.curves for series in all_series):
+        parts.append(_section("explorer", "Layers and heads", _explorer(all_series)))
+    for key, (heading, about) in _SECTIONS.items():
+        tables = [(series, table) for series in all_series for name, table in series_tables(series) if name == key]
+        if tables:
+            shown = "".join(_table(table, _prefix(series, all_series)) for series, table in tables)
+            parts.append(_section(key, heading, (f"<p>{escaped(about)}</p>" if about else "") + shown))
+    parts.append(_section("text", "The text, shaded by attention", _text(text_maps, note)))
+    prompts = "".join(_table(series.tables["prompts"], _prefix(series, all_series)) for series in all_series)
+    parts += [
+        _section("prompts", "Prompts and answers", prompts),
+        _section(
+            "facts", "What was measured, and how", _table(facts_table(all_series), caption_hidden=True, wide=True)
+        ),
+        _section("warnings", "Warnings", _warnings(all_series)),
+        _section("download", "Data", _downloads()),
+        "</main>",
+    ]
+    return "\n".join(parts)
+
+
+def _navigation(all_series: Sequence[Series]) -> str:
+    names = [("curve", "Curve"), ("budget", "Budget")]
+    if any(series.curves for series in all_series):
+        names.append(("explorer", "Layers and heads"))
+    if any("panel" in series.tables for series in all_series):
+        names.append(("panel", "Artefacts"))
+    names += [
+        ("text", "Text"),
+        ("prompts", "Prompts"),
+        ("facts", "How"),
+        ("warnings", "Warnings"),
+        ("download", "Data"),
+    ]
+    links = "".join(f'<a href="#{id}">{label}</a>' for id, label in names)
+    return f'<nav class="screen-only" aria-label="Sections">{links}</nav>'
+
+
+def _section(id: str, heading: str, content: str) -> str:
+    title = f'<h2 id="{id}-heading">{escaped(heading)}</h2>'
+    return f'<section id="{id}" aria-labelledby="{id}-heading">{title}{content}</section>'
+
+
+def _verdicts(all_series: Sequence[Series]) -> str:
+    cards = []
+    for series in all_series:
+        name = f'<p class="card-name">{escaped(series.name)}</p>' if len(all_series) > 1 else ""
+        lines = "".join(f"<li>{escaped(line)}</li>" for line in series.verdict.lines)
+        headline = f'<p class="headline">{escaped(series.verdict.headline)}</p>'
+        cards.append(f'<article class="verdict {series.kind}">{name}{headline}<ul>{lines}</ul></article>')
+    overview = _table(overview_table(all_series)) if len(all_series) > 1 else ""
+    return f'<div class="cards">{"".join(cards)}</div>{overview}'
+
+
+def _faults(faults: Sequence[str]) -> str:
+    if not faults:
+        return ""
+    items = "".join(f"<li>{escaped(fault)}</li>" for fault in faults)
+    return f'<div class="notice" role="note"><p><strong>Not in this report:</strong></p><ul>{items}</ul></div>'
+
+
+def _curve(all_series: Sequence[Series]) -> str:
+    shown = [series for series in all_series if series.curves]
+    if not shown:
+        return "<p>No prompt has documents, so there is no curve.</p>"
+    label = escaped("Curve of attention by position. " + ". ".join(curve_finding(series) for series in shown))
+    tables = "".join(_table(curve_table(series)) for series in shown)
+    return (
+        '<div class="controls screen-only" id="curve-controls"></div>'
+        f'<div class="plot" id="curve-plot" role="img" aria-label="{label}">'
+        f'{_NO_SCRIPT}</div><p class="quiet" id="curve-caption" aria-live="polite"></p>'
+        f"{_details('The curve as a table', tables)}"
+    )
+
+
+_NO_SCRIPT = (
+    "<noscript><p>Plots need JavaScript, which this page carries inside; its numbers are in the tables.</p></noscript>"
+)
+
+
+def _budget(all_series: Sequence[Series]) -> str:
+    bars = []
+    for series in all_series:
+        shown = [(kind, series.budget[kind]) for kind in KIND_NAMES if series.budget[kind] > 0]
+        said = {kind: f"{KIND_NAMES[kind]} {percent(value)}" for kind, value in shown}
+        label = f"Budget of {series.name}: {', '.join(said.values())}"
+        pieces = "".join(
+            f'<span class="kind-{kind}" style="flex-grow:{value:.6f}" title="{said[kind]}"></span>'
+            for kind, value in shown
+        )
+        name = f'<p class="bar-name">{escaped(series.name)}</p>' if len(all_series) > 1 else ""
+        bars.append(f'{name}<div class="budget" role="img" aria-label="{escaped(label)}">{pieces}</div>')
+    table = budget_table(all_series)
+    names = {name: kind for kind, name in KIND_NAMES.items()}
+    rows = "".join(
+        f'<tr><th scope="row"><span class="swatch kind-{names[row[0]]}"></span>{row[0]}</th>'
+        + "".join(f'<td class="number">{escaped(cell)}</td>' for cell in row[1:])
+        + "</tr>"
+        for row in table.rows
+    )
+    heads = "".join(f'<th scope="col" class="number">{escaped(name)}</th>' for name in table.header[1:])
+    return (
+        f'{"".join(bars)}<div class="scrolls" tabindex="0" role="region" aria-label="Budget in numbers">'
+        f'<table class="legend"><thead><tr><th scope="col">{table.header[0]}</th>{heads}</tr></thead>'
+        f'<tbody>{rows}</tbody></table></div><p class="quiet">{escaped(table.note)}</p>'
+    )
+
+
+def _explorer(all_series: Sequence[Series]) -> str:
+    if not has_heads(all_series):
+        return (
+            "<p>The curves of single heads would take too much room in one page: report fewer sources at a time. "
+            "The curve above has every layer.</p>"
+        )
+    return (
+        '<p class="screen-only">Pick a cell with the pointer, or focus the map and use the arrow keys; its head\'s '
+        "curve is drawn beside the mean.</p>"
+        '<div class="controls screen-only" id="explorer-controls"></div><div class="side-by-side">'
+        '<div id="explorer-focus" tabindex="0" role="group" aria-label="Layers and heads; arrow keys choose a cell">'
+        f'<div class="plot" id="explorer-map" role="img" aria-label="Map of layers by heads">{_NO_SCRIPT}</div></div>'
+        '<div class="plot" id="explorer-curve" role="img" aria-label="Curve of the chosen head beside the mean"></div>'
+        '</div><p class="quiet" id="explorer-status" aria-live="polite"></p>'
+    )
+
+
+def _text(text_maps: Sequence[str], note: str) -> str:
+    shown = f'<p class="quiet">{escaped(note)}</p>' if note else ""
+    if not text_maps:
+        return shown
+    options = "".join(f'<option value="{number}">{escaped(name)}</option>' for number, name in enumerate(text_maps))
+    label = '<label for="text-choice">prompt</label>'
+    choice = f'<div class="controls screen-only">{label}<select id="text-choice">{options}</select></div>'
+    return f'{choice if len(text_maps) > 1 else ""}<div id="text-map" class="screen-only"></div>{shown}'
+
+
+def _warnings(all_series: Sequence[Series]) -> str:
+    found = [(series, text) for series in all_series for text in series.warnings]
+    if not found:
+        return "<p>None.</p>"
+    items = "".join(f"<li>{escaped(_prefix(series, all_series))}{escaped(text)}</li>" for series, text in found)
+    many = f"<p>{count(len(found), 'warning')}</p><ul>{items}</ul>"
+    return many if len(found) <= 20 else _details(count(len(found), "warning"), f"<ul>{items}</ul>")
+
+
+def _downloads() -> str:
+    buttons = "".join(
+        f'<button type="button" data-download="{key}">{label} (CSV)</button> ' for key, label in _DOWNLOADS
+    )
+    return (
+        f'<p class="screen-only">{buttons}</p><p class="quiet">Made in the page, of the numbers in it. Curves have '
+        "a line a position: every series, norm and view, every layer, and every head. Texts that a spreadsheet would "
+        "run as a formula begin with an apostrophe.</p><noscript><p>Downloads need JavaScript.</p></noscript>"
+    )
+
+
+def _prefix(series: Series, all_series: Sequence[Series]) -> str:
+    return f"{series.name}: " if len(all_series) > 1 else ""
+
+
+def _details(summary: str, content: str) -> str:
+    """Folded away by a script; without one, and in print, it is open."""
+    return f"<details open><summary>{escaped(summary)}</summary>{content}</details>"
+
+
+def _table(table: Table, prefix: str = "", caption_hidden: bool = False, wide: bool = False) -> str:
+    def cell(tag: str, text: str, is_number: bool, more: str = "") -> str:
+        return f"<{tag}{more}{' class=number' if is_number else ''}>{escaped(text)}</{tag}>"
+
+    header = "".join(
+        cell("th", text, right, ' scope="col"') for text, right in zip(table.header, table.right, strict=True)
+    )
+    rows = "".join(
+        "<tr>"
+        + cell("th", row[0], table.right[0], ' scope="row"')
+        + "".join(cell("td", text, right) for text, right in zip(row[1:], table.right[1:], strict=True))
+        + "</tr>"
+        for row in table.rows
+    )
+    caption = escaped(prefix + table.caption)
+    note = f'<p class="quiet">{escaped(table.note)}</p>' if table.note else ""
+    classes = (' class="facts"' if wide else "", ' class="unseen"' if caption_hidden else "")
+    return (
+        f'<div class="scrolls" tabindex="0" role="region" aria-label="{caption}">'
+        f"<table{classes[0]}><caption{classes[1]}><span>{caption}</span></caption>"
+        f"<thead><tr>{header}</tr></thead><tbody>{rows}</tbody></table></div>{note}"
+    )

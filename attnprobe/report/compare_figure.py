@@ -1,0 +1,87 @@
+"""The figure that compares several runs or studies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from attnprobe.curve import Layers
+from attnprobe.errors import InputError
+from attnprobe.norms import mean_of_defined
+from attnprobe.report.curve_figures import SHARE, finite, marked, position_axes
+from attnprobe.report.drawn import Source, runs_of
+from attnprobe.report.figure_axes import end_labels
+from attnprobe.report.style import BLACK, LINES, MARKERS, Width, say_around, styled
+from attnprobe.study import Study
+
+
+@styled
+def compare_figure(sources: Mapping[str, Source], *, layers: Layers = None, width: Width = "column") -> Any:
+    """Shares by position of several runs or studies on the same axes, names at the ends of the lines.
+
+    Where the numbers of documents differ, positions are relative (0 first, 1 last) and shares are multiples of the
+    uniform one. A study has its simultaneous 95 % band; several runs have their mean.
+
+    Parameters
+    ----------
+    sources
+        What is compared, by name.
+    layers
+        The model's numbers of the layers; None for all.
+    width
+        ``column`` (3.3 inches) or ``page`` (6.9).
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Raises
+    ------
+    InputError
+        Fewer than two sources or more than seven, runs that do not fit together, or a layer that there is not.
+    """
+    if not 2 <= len(sources) <= len(LINES):
+        raise InputError(f"{len(sources)} to compare; give 2 to {len(LINES)}, as many lines can be told apart")
+    lines = {name: _line(source, layers) for name, source in sources.items()}
+    sizes = {len(values) for values, _, _ in lines.values()}
+    alike = len(sizes) == 1
+    figure, axes = position_axes(width, max(sizes))
+    ends, has_band = [], False
+    for (name, parts), colour, marker in zip(lines.items(), LINES, MARKERS, strict=False):
+        n = len(parts[0])
+        x = np.arange(n) if alike else np.linspace(0, 1, n) if n > 1 else np.full(1, 0.5)
+        scale = 100 if alike else n
+        values = scale * parts[0]
+        if parts[1] is not None and parts[2] is not None:
+            axes.fill_between(x, scale * parts[1], scale * parts[2], color=colour, alpha=0.2, linewidth=0)
+            has_band = True
+        axes.plot(x, finite(values), marked(marker, n), color=colour, label=name)
+        drawn = values[np.isfinite(values)]
+        if drawn.size:
+            ends.append((float(drawn[-1]), name, colour))
+    axes.axhline(100 / n if alike else 1, color=BLACK, linestyle="--", linewidth=0.8, label="uniform")
+    axes.set_ylabel(SHARE if alike else "share, multiples of uniform")
+    axes.set_ylim(bottom=0)
+    if not alike:
+        axes.set_xlim(-0.04, 1.04)
+        axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "0.25", "0.5", "0.75", "1"])
+        axes.set_xlabel("relative position (0 = first, 1 = last)")
+    end_labels(axes, ends)
+    notes = ["Dashed: uniform."]
+    notes += ["Bands: 95 %, all positions at once, over questions."] * has_band
+    notes += ["Lines without a band: one prompt, or the mean of several."] * (
+        not all(isinstance(source, Study) for source in sources.values())
+    )
+    say_around(figure, "Attention by position, compared", " ".join(notes))
+    return figure
+
+
+def _line(source: Source, layers: Layers) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
+    """Shares by position, and their band where there is one."""
+    if isinstance(source, Study):
+        band = source.curve("share", layers=layers).scaled()
+        return band.estimate, band.low, band.high
+    curves = [run.curve("share", layers).values for run, _ in runs_of(source)]
+    return mean_of_defined(np.stack(curves), axis=0), None, None

@@ -1,0 +1,108 @@
+"""What a figure is drawn from: one run, several alike, or a model's study; and how a note below it says so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from attnprobe.errors import InputError
+from attnprobe.report.figure_text import shown
+from attnprobe.run import Run
+from attnprobe.study import Study
+from attnprobe.terminal import count
+
+Source = Run | Iterable[Run] | Study
+"""One run, several of as many documents each (which are taken one by one), or the study of one model."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a note says of a run."""
+
+    prompt: str
+    model: str
+    layers: tuple[int, ...]
+    n_heads: int
+    n_prompt: int
+    n_rows: int
+    n_documents: int
+
+
+def facts_of(run: Run) -> Facts:
+    """What a note says of a run."""
+    about = run.manifest.get("model")
+    name = about.get("name") if isinstance(about, dict) else None
+    return Facts(
+        prompt=shown(run.prompt_id or "", "prompt"),
+        model=shown(str(name or ""), "model"),
+        layers=run.layers,
+        n_heads=run.mass.shape[1],
+        n_prompt=run.n_prompt,
+        n_rows=run.visible.shape[1],
+        n_documents=len(run.documents),
+    )
+
+
+def runs_of(source: Run | Iterable[Run], documents: bool = True) -> Iterator[tuple[Run, Facts]]:
+    """The runs of a source one by one, each with what a note says of it.
+
+    Parameters
+    ----------
+    source
+        One run or several.
+    documents
+        Whether runs must have documents, all as many.
+
+    Raises
+    ------
+    InputError
+        No run, a run without documents, or runs that differ in documents, layers or heads.
+    """
+    first: Facts | None = None
+    for run in [source] if isinstance(source, Run) else source:
+        own = facts_of(run)
+        if documents and not own.n_documents:
+            raise InputError(f"{own.prompt} has no document spans, so there is nothing to draw by document")
+        first = own if first is None else first
+        if own.layers != first.layers or own.n_heads != first.n_heads:
+            raise InputError(f"{own.prompt} has other layers or heads than {first.prompt}; draw runs of one model")
+        if documents and own.n_documents != first.n_documents:
+            raise InputError(
+                f"{own.prompt} has {own.n_documents} documents, but {first.prompt} has {first.n_documents}; draw runs "
+                "of as many documents together"
+            )
+        yield run, own
+    if first is None:
+        raise InputError("there is no run to draw; give at least one")
+
+
+def about_runs(facts: Sequence[Facts], layers: str = "") -> str:
+    """One line of a note: model, tokens, rows, and ``layers`` in the place of how many there are."""
+    one = facts[0]
+    models = ", ".join(dict.fromkeys(fact.model for fact in facts))
+    what = f"one prompt ({one.prompt})" if len(facts) == 1 else count(len(facts), "prompt")
+    tokens = _range([fact.n_prompt for fact in facts], "prompt token")
+    rows = _range([fact.n_rows for fact in facts], "answer row")
+    return f"{models}; {what}, {tokens}, {rows}; {layers or about_layers(one.layers, one.n_heads)}."
+
+
+def about_study(study: Study, layers: str = "") -> str:
+    """One line of a note: model, questions, orders, and ``layers`` in the place of how many there are."""
+    data = study.of()
+    return (
+        f"{shown(data.model, 'model')}; {count(len(data.questions), 'question')} x "
+        f"{count(len(data.orders[0]), 'order')} ({study.options.design}), {count(data.n_documents, 'document')}; "
+        f"{layers or about_layers(data.layers, data.n_heads)}."
+    )
+
+
+def about_layers(layers: Sequence[int], n_heads: int) -> str:
+    """``layer 3 of 9 heads`` or ``mean of 30 layers x 9 heads``."""
+    if len(layers) == 1:
+        return f"layer {layers[0]}, {count(n_heads, 'head')}"
+    return f"mean of {len(layers)} layers x {count(n_heads, 'head')}"
+
+
+def _range(numbers: Sequence[int], what: str) -> str:
+    low, high = min(numbers), max(numbers)
+    return count(low, what) if low == high else f"{low:,} to {high:,} {what}s"

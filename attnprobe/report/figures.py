@@ -1,0 +1,127 @@
+"""Every kind of figure by name: one list for Python and for the command."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from attnprobe.errors import InputError
+from attnprobe.report.compare_figure import compare_figure
+from attnprobe.report.curve_figures import curve_figure
+from attnprobe.report.figure_kinds import ABOUT
+from attnprobe.report.map_figures import answer_figure, head_figure, layer_figure
+from attnprobe.report.needle_figure import Needle, needle_figure
+from attnprobe.report.prompt_figure import prompt_figure
+from attnprobe.report.sink_figure import sink_figure
+from attnprobe.report.spectrum_figure import spectrum_figure
+from attnprobe.report.style import check_suffix, save_figure
+from attnprobe.run import Run
+from attnprobe.study import Study
+
+Takes = Literal["measured", "run", "several", "needle"]
+_TAKES: dict[str, str] = {
+    "measured": "a Run, several runs, or a Study of one model",
+    "run": "one Run",
+    "several": "runs and studies by name, in a dict",
+    "needle": "a Needle (attnprobe.report.needle_figure)",
+}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of figure.
+
+    Parameters
+    ----------
+    takes
+        What it is drawn from.
+    draw
+        Gives the figure; called with the source and options.
+    options
+        Names of its options, besides ``width``.
+    """
+
+    takes: Takes
+    draw: Callable[..., Any]
+    options: tuple[str, ...] = ()
+
+
+KINDS: Mapping[str, Kind] = {
+    "curve": Kind("measured", curve_figure, ("layers", "norm")),
+    "compare": Kind("several", compare_figure, ("layers",)),
+    "layers": Kind("measured", layer_figure),
+    "heads": Kind("measured", head_figure, ("layers",)),
+    "answer": Kind("run", answer_figure, ("layers",)),
+    "prompt": Kind("run", prompt_figure, ("layers",)),
+    "distance": Kind("measured", spectrum_figure, ("layers",)),
+    "sinks": Kind("measured", sink_figure),
+    "needle": Kind("needle", needle_figure),
+}
+"""By name; :data:`attnprobe.report.figure_kinds.ABOUT` says what each shows."""
+
+
+def draw(kind: str, source: Any, path: str | os.PathLike[str], **options: Any) -> Path:
+    """Draw a figure into a PNG, SVG or PDF file.
+
+    Parameters
+    ----------
+    kind
+        One of ``KINDS``.
+    source
+        What it is drawn from: see the kind's ``takes``.
+    path
+        The file; its suffix says the format.
+    options
+        ``width`` (``"column"``, 3.3 inches, or ``"page"``, 6.9), and what the kind has beside it, e.g. ``layers``.
+
+    Returns
+    -------
+    Path
+        Of the file.
+
+    Raises
+    ------
+    InputError
+        An unknown kind, suffix or option, a source of another sort, or one that lacks what the kind shows.
+    """
+    one = known_kind(kind)
+    check_suffix(path)
+    for option in options:
+        if option not in ("width", *one.options):
+            raise InputError(f'a figure of kind "{kind}" has no choice of {option}; leave it out')
+    if not _is_taken(one, source):
+        raise InputError(f'a figure of kind "{kind}" is drawn from {_TAKES[one.takes]}, not from {_named(source)}')
+    save_figure(one.draw(source, **options), path)
+    return Path(path)
+
+
+def known_kind(name: str) -> Kind:
+    """The kind of a name.
+
+    Raises
+    ------
+    InputError
+        An unknown one.
+    """
+    if name not in KINDS:
+        raise InputError(f'there is no figure of kind "{name}"; choose one of {", ".join(ABOUT)}')
+    return KINDS[name]
+
+
+def _is_taken(kind: Kind, source: Any) -> bool:
+    if kind.takes == "needle":
+        return isinstance(source, Needle)
+    if kind.takes == "run":
+        return isinstance(source, Run)
+    if kind.takes == "several":
+        return isinstance(source, Mapping)
+    return isinstance(source, Run | Study) or (hasattr(source, "__iter__") and not isinstance(source, Mapping | str))
+
+
+def _named(source: Any) -> str:
+    if isinstance(source, Study):
+        return "a Study"
+    return "a Run" if isinstance(source, Run) else f"a {type(source).__name__}"

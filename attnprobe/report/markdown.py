@@ -1,0 +1,53 @@
+"""The summary of a report in Markdown, for papers and pull requests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attnprobe.report.sections import budget_table, curve_table, facts_table, overview_table, series_tables
+from attnprobe.report.series import Series, Table
+from attnprobe.report.texts import in_markdown
+
+_MOST_ROWS = 40
+
+
+def markdown_text(title: str, all_series: Sequence[Series], faults: Sequence[str]) -> str:
+    """Verdicts, curves, budget, further tables, facts and warnings."""
+    parts = [f"# {in_markdown(title)}"]
+    for series in all_series:
+        if len(all_series) > 1:
+            parts.append(f"## {in_markdown(series.name)}")
+        parts.append(f"**{in_markdown(series.verdict.headline)}**")
+        parts.append("\n".join(f"- {in_markdown(line)}" for line in series.verdict.lines))
+    if len(all_series) > 1:
+        parts += _table_parts(overview_table(all_series))
+    for series in all_series:
+        if series.curves:
+            parts += _table_parts(curve_table(series))
+    parts += _table_parts(budget_table(all_series))
+    for series in all_series:
+        for _, table in series_tables(series):
+            parts += _table_parts(table, "" if len(all_series) == 1 else f"{series.name}: ")
+    parts += _table_parts(facts_table(all_series))
+    warnings = [f"{series.name}: {text}" for series in all_series for text in series.warnings]
+    if faults or warnings:
+        parts.append("### Warnings")
+        parts.append("\n".join(f"- {in_markdown(text)}" for text in (*faults, *warnings)))
+    return "\n\n".join(parts) + "\n"
+
+
+def _table_parts(table: Table, prefix: str = "") -> list[str]:
+    lines = [
+        _line(table.header),
+        _line(["---:" if right else "---" for right in table.right], is_safe=True),
+        *(_line(row) for row in table.rows[:_MOST_ROWS]),
+    ]
+    notes = [table.note] if table.note else []
+    if len(table.rows) > _MOST_ROWS:
+        notes.append(f"{len(table.rows) - _MOST_ROWS} more rows in the page.")
+    heading = f"### {in_markdown(prefix + table.caption)}"
+    return [heading, "\n".join(lines), *([in_markdown(" ".join(notes))] if notes else [])]
+
+
+def _line(cells: Sequence[str], is_safe: bool = False) -> str:
+    return "| " + " | ".join(cell if is_safe else in_markdown(cell[:300]) for cell in cells) + " |"

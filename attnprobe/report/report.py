@@ -1,0 +1,106 @@
+"""Write a report: one HTML page that works offline, and a summary in Markdown beside it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from attnprobe.errors import InputError
+from attnprobe.report.body import body_html
+from attnprobe.report.markdown import markdown_text
+from attnprobe.report.page import asset, html_page
+from attnprobe.report.run_series import series_of_runs
+from attnprobe.report.sections import page_data
+from attnprobe.report.series import Series
+from attnprobe.report.sources import Runs, Source, read_sources
+from attnprobe.report.study_series import series_of_study
+from attnprobe.report.text_maps import TextMaps
+from attnprobe.report.texts import visible
+from attnprobe.report.token_map import SCRIPTS, STYLES
+from attnprobe.run_folder import write_text
+
+_BEFORE_PLOTLY = "window.PlotlyConfig = { MathJaxConfig: 'local' };"
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was written.
+
+    Parameters
+    ----------
+    page, summary
+        The HTML file and the Markdown file.
+    series
+        What they show.
+    faults
+        What could not be read, in words.
+    """
+
+    page: Path
+    summary: Path
+    series: tuple[Series, ...]
+    faults: tuple[str, ...]
+
+
+def write_report(sources: Sequence[str | os.PathLike[str]], path: str | os.PathLike[str]) -> Report:
+    """Report runs, measurements of prompts and studies, alone or beside each other.
+
+    Parameters
+    ----------
+    sources
+        Run files, folders of ``measure``, and folders of ``study``; several are compared on the same axes.
+    path
+        The page, ending in ``.html``; the summary goes beside it, ending in ``.md``. A reader sees the old content or
+        the new one.
+
+    Raises
+    ------
+    InputError
+        A source that is none, a name that does not end in ``.html``, or a file that cannot be written.
+    RunFileError
+        A source that is damaged; in a folder of many runs or models, only where none can be read.
+    """
+    page = Path(path)
+    if page.suffix.lower() not in (".html", ".htm"):
+        raise InputError(f"{page} does not end in .html; name the page so")
+    if not page.parent.is_dir():
+        raise InputError(f"{page.parent} is no folder; make it, or give another -o")
+    faults: list[str] = []
+    found = read_sources(sources, faults)
+    maps = TextMaps()
+    all_series = tuple(series for source in found for series in _series(source, faults, maps))
+    title = " and ".join(source.name for source in found[:3]) + (
+        f" and {len(found) - 3} more" if len(found) > 3 else ""
+    )
+    summary = page.with_suffix(".md")
+    texts = {
+        page: _page_text(title, all_series, faults, maps),
+        summary: markdown_text(f"Attention: {title}", all_series, faults),
+    }
+    for file, text in texts.items():
+        try:
+            write_text(file, text)
+        except OSError as error:
+            raise InputError(f"{file} cannot be written: {error.strerror or error}; give another -o") from error
+    return Report(page, summary, all_series, tuple(faults))
+
+
+def _series(source: Source, faults: list[str], maps: TextMaps) -> list[Series]:
+    if isinstance(source, Runs):
+        return series_of_runs(source.name, maps.watched(source.name, source.read(faults)), source.is_folder, faults)
+    return [series_of_study(source)]
+
+
+def _page_text(title: str, all_series: Sequence[Series], faults: Sequence[str], maps: TextMaps) -> str:
+    from plotly.offline import get_plotlyjs
+
+    data = {"report-data": page_data(all_series), "report-texts": list(maps.payloads)}
+    return html_page(
+        f"{visible(title)}: attnprobe report",
+        body_html(title, all_series, faults, maps.names, maps.note()),
+        styles=[*(asset(name) for name in STYLES), asset("report.css")],
+        scripts=[_BEFORE_PLOTLY, get_plotlyjs(), *(asset(name) for name in SCRIPTS), asset("report.js")],
+        data=data,
+    )

@@ -1,0 +1,80 @@
+"""Shares of the documents' mass by layer and by head, of whatever was measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from attnprobe.norms import head_values, mean_of_defined
+from attnprobe.report.drawn import Facts, Source, about_runs, about_study, runs_of
+from attnprobe.study import Study
+from attnprobe.study_cells import ASKED
+
+
+@dataclass(frozen=True, eq=False)
+class Shares:
+    """Share of the documents' mass that each document gets, or each position where documents moved.
+
+    Parameters
+    ----------
+    layers, heads
+        float64 [layer, document] and [layer, head, document]: of the layer's mass, summed over heads, and of each
+        head's own; the mean over prompts. NaN where undefined: no row sees the document, or no document gets any mass.
+    model_layers
+        The model's numbers of the layers.
+    documents
+        Names; None where documents differ from prompt to prompt.
+    about
+        What was measured, for a note.
+    """
+
+    layers: np.ndarray
+    heads: np.ndarray
+    model_layers: tuple[int, ...]
+    documents: tuple[str, ...] | None
+    about: str
+
+
+def shares_of(source: Source, averaged: str) -> Shares:
+    """Shares by layer and head; secondary sinks that runs set apart are left out.
+
+    Parameters
+    ----------
+    source
+        What was measured.
+    averaged
+        For the note: which layers and heads are drawn.
+
+    Raises
+    ------
+    InputError
+        As :func:`attnprobe.report.drawn.runs_of`.
+    """
+    if isinstance(source, Study):
+        data = source.of()
+        layers, heads = (
+            mean_of_defined(part.reshape(-1, *part.shape[2:]), axis=0) for part in _both(data.array(ASKED, "mass.raw"))
+        )
+        return Shares(layers, heads, data.layers, None, about_study(source, averaged))
+    facts: list[Facts] = []
+    names: list[tuple[str, ...]] = []
+    parts: list[tuple[np.ndarray, np.ndarray]] = []
+    for run, fact in runs_of(source):
+        facts.append(fact)
+        names.append(run.documents)
+        parts.append(_both(head_values(run, "mass", with_sinks=False)))
+    layers, heads = (mean_of_defined(np.stack(part), axis=0) for part in zip(*parts, strict=True))
+    same = len(set(names)) == 1
+    return Shares(layers, heads, facts[0].layers, names[0] if same else None, about_runs(facts, averaged))
+
+
+def _both(mass: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Shares [..., layer, document] and [..., layer, head, document] of mass [..., layer, head, document]."""
+    pooled = np.where(np.isnan(mass).all(axis=-2), np.nan, np.nan_to_num(mass, nan=0.0).mean(axis=-2))
+    return _of_total(pooled), _of_total(mass)
+
+
+def _of_total(mass: np.ndarray) -> np.ndarray:
+    total = np.broadcast_to(np.nansum(mass, axis=-1, keepdims=True), mass.shape)
+    return np.divide(mass, total, out=np.full_like(mass, np.nan), where=total > 0)

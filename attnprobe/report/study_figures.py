@@ -1,0 +1,187 @@
+"""Pictures of a study: the curve with its band, the artefact panel, layers by position, the answer by position."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from attnprobe.estimates import Interval
+from attnprobe.report.curve_figures import POSITION, averaging_name, curve_figure, position_axes
+from attnprobe.report.drawn import about_study
+from attnprobe.report.figure_axes import LINE, legend_above, number_ticks
+from attnprobe.report.style import (
+    BLACK,
+    BLUE,
+    DIVERGING,
+    GREY,
+    ORANGE,
+    new_figure,
+    save_figure,
+    say_around,
+    styled,
+)
+from attnprobe.study import Study
+from attnprobe.study_cells import KINDS
+from attnprobe.study_curve import AVERAGING
+from attnprobe.study_folder import PICTURES
+
+_ALPHA = 0.05
+# The first ones matter most: where labels would touch, the later ones go.
+_TICKS = (1, 2, 0.5, 5, 0.2, 10, 0.1, 20, 50, 1.5, 0.7, 3, 1.2, 0.85, 4, 7, 0.3)
+_COLOURS = {"share": BLUE, "log_share": ORANGE}
+_SHAPES = {"share": "o", "log_share": "s"}
+
+
+def save_study_figures(study: Study, folder: Path, model: str | None = None) -> list[Path]:
+    """Draw every picture of one model's study into a folder, as PNG; gives their paths."""
+    data = study.of(model)
+    one = Study({data.model: data}, study.options)
+    drawings: tuple[Callable[[Study], Any], ...] = (
+        lambda own: curve_figure(own, width="page"),
+        artefact_figure,
+        layer_position_figure,
+        answer_position_figure,
+    )
+    paths = []
+    for name, drawing in zip(PICTURES, drawings, strict=True):
+        figure = drawing(one)
+        if figure is not None:
+            save_figure(figure, folder / name)
+            paths.append(folder / name)
+    return paths
+
+
+@styled
+def artefact_figure(study: Study) -> Any:
+    """Head and tail against the middle with each known artefact taken out; None without a middle."""
+    panel = study.artefact_panel()
+    ends = [("head_middle", "head / middle"), ("tail_middle", "tail / middle")]
+    if panel[0].curves["share"].head_middle is None:
+        return None
+    figure = new_figure("page", 0.6 + 2.2 * LINE * len(panel))
+    left, right = figure.subplots(1, 2, sharey=True)
+    rows = np.arange(len(panel))[::-1]
+    for axes, (name, title) in zip((left, right), ends, strict=True):
+        for norm, offset in zip(AVERAGING, (0.14, -0.14), strict=True):
+            for row, entry in zip(rows, panel, strict=True):
+                _whisker(axes, getattr(entry.curves[norm], name), row + offset, norm, row == rows[0])
+        axes.axvline(1, color=BLACK, linestyle="--", linewidth=0.8)
+        axes.set_xscale("log")
+        axes.set_xlabel(title)
+        low, high = axes.get_xlim()
+        axes.set_xticks(_spread_ticks(low, high))
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.xaxis.set_minor_formatter(lambda value, _: "")
+        axes.set_xlim(low, high)
+        axes.grid(axis="x")
+    left.set_yticks(rows, [entry.name for entry in panel])
+    if left.get_legend_handles_labels()[0]:
+        legend_above(left, 2.5)
+    say_around(
+        figure,
+        "What is left without artefacts",
+        f"{about_study(study)} 95 % t intervals over questions; dashed: no effect.",
+    )
+    return figure
+
+
+def _spread_ticks(low: float, high: float) -> list[float]:
+    """Ticks of a logarithmic axis, none so near another that their labels touch."""
+    chosen: list[float] = []
+    for tick in _TICKS:
+        apart = all(abs(np.log(tick / other)) > 0.09 * np.log(high / low) for other in chosen)
+        if low <= tick <= high and apart:
+            chosen.append(tick)
+    return sorted(chosen)
+
+
+def _whisker(axes: Any, interval: Interval | None, y: float, norm: str, named: bool) -> None:
+    if interval is None or interval.estimate is None or not 0 < interval.estimate < np.inf:
+        return
+    label = averaging_name(norm) if named else None
+    axes.plot([interval.estimate], [y], _SHAPES[norm], color=_COLOURS[norm], label=label)
+    if interval.low is not None and interval.high is not None:
+        axes.plot([interval.low, interval.high], [y, y], "-", color=_COLOURS[norm])
+
+
+@styled
+def layer_position_figure(study: Study) -> Any:
+    """Per-head share of every position in every layer against the uniform one, and the sinks' mass beside it."""
+    data = study.of()
+    profiles = study.layer_profiles()
+    # As a curve's values: of the questions that have all positions, and scaled to a whole unless one document moved.
+    curves = np.stack([np.exp(one[~np.isnan(one).any(axis=1)].mean(axis=0)) for one in profiles])
+    if study.options.design != "insertion":
+        curves = curves / curves.sum(axis=1, keepdims=True)
+    relative = np.log2(curves * data.n_documents)
+    limit = max(1.0, float(np.nanpercentile(np.abs(relative), 98)))
+    height = float(np.clip(0.11 * len(data.layers), 1.6, 4.2))
+    figure = new_figure("page", height + 0.6)
+    main, side = figure.subplots(1, 2, sharey=True, width_ratios=(4, 1))
+    image = main.imshow(relative, aspect="auto", cmap=DIVERGING, vmin=-limit, vmax=limit, origin="lower")
+    number_ticks(main.xaxis, range(data.n_documents), 4.0)
+    number_ticks(main.yaxis, data.layers, height)
+    main.set_xlabel("position of the document (0 = first)")
+    main.set_ylabel("layer")
+    bar = figure.colorbar(image, ax=main, location="left", shrink=0.9, pad=0.02, extend=_beyond(relative, limit))
+    bar.set_label("doublings against uniform")
+    bar.outline.set_visible(False)
+    _mark_layers(study, main)
+    budget = data.array("asked", "budget").mean(axis=(0, 1))
+    for kind, name, marker, colour in (
+        ("sink", "first token", "o", GREY),
+        ("secondary_sink", "secondary", "s", ORANGE),
+    ):
+        mass = 100 * budget[:, KINDS.index(kind)]
+        side.plot(mass, range(len(data.layers)), f"{marker}-", markersize=2.5, linewidth=1, color=colour, label=name)
+    side.set_xlabel("sinks (% of mass)")
+    side.set_xlim(0, 100)
+    side.legend(loc="lower left", bbox_to_anchor=(0, 1), borderpad=0)
+    say_around(figure, "Attention by position and layer", f"{about_study(study)} Per-head log share, mean over heads.")
+    return figure
+
+
+def _beyond(relative: np.ndarray, limit: float) -> str:
+    below, above = bool((relative < -limit).any()), bool((relative > limit).any())
+    return "both" if below and above else "min" if below else "max" if above else "neither"
+
+
+def _mark_layers(study: Study, axes: Any) -> None:
+    """A dot at the end that differs from the middle in a layer, tested over all layers and both ends."""
+    last = study.of().n_documents - 1
+    if last < 2:
+        return
+    places = [
+        (position, row)
+        for row, test in enumerate(study.layer_tests())
+        for position, p in ((0, test["head_p"]), (last, test["tail_p"]))
+        if p is not None and p < _ALPHA
+    ]
+    if places:
+        x, y = zip(*places, strict=True)
+        label = f"differs from the middle (adjusted p < {_ALPHA:g})"
+        axes.scatter(x, y, s=11, color=BLACK, edgecolor="white", linewidth=0.6, label=label)
+        axes.legend(loc="lower right", bbox_to_anchor=(1, 1), borderpad=0)
+
+
+@styled
+def answer_position_figure(study: Study) -> Any:
+    """Log-probability of the answer by the position of its document; None where no such document is known."""
+    gold = study.gold_logprob()
+    if gold is None:
+        return None
+    figure, axes = position_axes("page", len(gold.values))
+    positions = range(len(gold.values))
+    if gold.band.low is not None and gold.band.high is not None:
+        axes.fill_between(positions, gold.band.low, gold.band.high, color=BLUE, alpha=0.25, linewidth=0)
+    axes.plot(positions, gold.values, "o-", color=BLUE)
+    axes.axhline(0, color=BLACK, linestyle="--", linewidth=0.8)
+    axes.set_xlabel(POSITION.replace("document in the prompt", "document that holds the answer"))
+    axes.set_ylabel("log-probability of the answer,\nagainst the question's mean (nats)")
+    say_around(
+        figure, "Does the answer suffer?", f"{about_study(study)} Band: 95 %, all positions at once, over questions."
+    )
+    return figure

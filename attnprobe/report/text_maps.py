@@ -1,0 +1,58 @@
+"""The texts that a report shows shaded by attention: of the first few runs that hold what it takes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from attnprobe.report.token_map import REMEDY, token_map
+from attnprobe.run import Run
+from attnprobe.terminal import count
+
+MOST_TEXTS = 3
+MOST_BYTES = 9_000_000
+"""Of all texts of a page, which plotly.js and the curves share with them: 15 MB in all."""
+
+
+@dataclass
+class TextMaps:
+    """Payloads of token maps, gathered while runs are read."""
+
+    names: list[str] = field(default_factory=list)
+    payloads: list[dict[str, Any]] = field(default_factory=list)
+    bytes: int = 0
+    n_fit: int = 0
+    n_runs: int = 0
+
+    def watched(self, name: str, runs: Iterator[Run]) -> Iterator[Run]:
+        """The runs as they come; the first few that hold masses of single tokens are kept as texts."""
+        for run in runs:
+            self.n_runs += 1
+            if run.column_mass is not None and run.token_chars is not None:
+                self.n_fit += 1
+                if len(self.payloads) < MOST_TEXTS:
+                    self._take(f"{name}: {run.prompt_id}" if run.prompt_id else name, run)
+            yield run
+
+    def note(self) -> str:
+        """Which texts are not there, and how to get them."""
+        if not self.n_fit:
+            return (
+                f"No run here holds masses of single tokens: measure with {REMEDY}, or let attnprobe heatmap PROMPTS "
+                "--model MODEL measure and show one."
+            )
+        if len(self.payloads) < self.n_fit:
+            left = self.n_fit - len(self.payloads)
+            return f"{count(left, 'more run')} could be shown; report them alone, or use attnprobe heatmap."
+        return ""
+
+    def _take(self, name: str, run: Run) -> None:
+        payload = token_map(run)
+        size = len(json.dumps(payload))
+        if self.payloads and self.bytes + size > MOST_BYTES:
+            return
+        self.names.append(name)
+        self.payloads.append(payload)
+        self.bytes += size

@@ -1,0 +1,36 @@
+"""Merge folders in which parts of studies were run, and write the results of the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from attnprobe import heads_command
+from attnprobe.errors import InputError
+from attnprobe.grid_merge import Merged, merge
+from attnprobe.study import Study
+from attnprobe.study_command import write_results
+from attnprobe.study_folder import ABOUT, PICTURES, SUMMARY, TABLE
+from attnprobe.terminal import say
+
+_HEADS = (heads_command.SUMMARY, heads_command.TABLE, heads_command.PICTURE)
+
+
+def merge_folders(folders: Sequence[str | Path], out: str | Path, quiet: bool = True) -> Merged:
+    """Combine folders as :func:`attnprobe.grid_merge.merge` does, but for results, which speak of one folder's cells.
+
+    A study's summary, table and pictures are made anew of all cells; those of head scores take the model, and so the
+    command that measured them. Raises as that function.
+    """
+    merged = merge(folders, out, derived=(SUMMARY, TABLE, *PICTURES, *_HEADS))
+    for part in sorted(path.parent for path in Path(out).rglob(ABOUT)):
+        try:
+            study = Study.load(part)
+        except InputError as error:
+            say(f"no results yet: {error}", quiet)
+            continue
+        for model in study.models:
+            write_results(study, model, part, quiet)
+    if any(path.name in _HEADS for folder in folders for path in Path(folder).rglob("heads.*")):
+        say(f"head scores: the command attnprobe heads with --out {out} writes their results", quiet)
+    return merged

@@ -1,0 +1,405 @@
+"""Heatmap pages in a real browser: what they show is what was measured, whatever the text holds."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from browser import Watched
+from text_runs import long_run, prompt_segments, text_run
+
+from attnprobe.report import heatmap, token_map
+from attnprobe.report.heatmap import write_heatmap
+from attnprobe.run import Run
+
+pytestmark = pytest.mark.browser
+
+DOCUMENTS = [
+    "Readings are kept for 47 days. A nightly job then erases them. Files of customers are kept apart.",
+    "A vehicle sends fifty readings a second. Beyond that the gateway answers with an error.",
+    "Nobody knows how long the trail is kept.",
+]
+APART = ("sink", "template", "marker")
+
+
+@pytest.fixture
+def run() -> Run:
+    return text_run(prompt_segments(DOCUMENTS))
+
+
+@pytest.fixture
+def page(run: Run, tmp_path: Path, browser_page: Watched) -> Any:
+    page = browser_page.open(write_heatmap(run, tmp_path / "page.html"))
+    page.wait_for_selector(".tm-t")
+    yield page
+    browser_page.assert_quiet()
+
+
+def choose(page: Any, name: str, value: str | int) -> None:
+    page.select_option(f".tm-{name}", str(value))
+
+
+def in_scale(run: Run) -> np.ndarray:
+    inside = np.ones(len(run.token_ids), dtype=bool)
+    for span in run.spans:
+        for start, stop in span.segments:
+            inside[start:stop] = span.kind not in APART
+    return inside
+
+
+def alphas(page: Any) -> dict[int, float]:
+    """Opacity of every token's own background, as the browser computed it."""
+    found = page.evaluate(
+        "[...document.querySelectorAll('.tm-t')].map("
+        "t => [Number(t.dataset.cell), getComputedStyle(t).backgroundColor])"
+    )
+    return {cell: _alpha(colour) for cell, colour in found}
+
+
+def _alpha(colour: str) -> float:
+    parts = re.findall(r"[\d.]+", colour)
+    return float(parts[3]) if len(parts) == 4 else 1.0
+
+
+def wanted_alphas(mass: np.ndarray, inside: np.ndarray, log: bool = True) -> np.ndarray:
+    """Opacity by the scale's definition: linear to the largest mass in it, or three decades down from it."""
+    top = mass[inside].max()
+    with np.errstate(divide="ignore"):
+        scaled = 1 + np.log10(mass / top) / 3 if log else mass / top
+    return np.where(inside, np.clip(scaled, 0, 1), 0)
+
+
+def assert_shaded(page: Any, mass: np.ndarray, inside: np.ndarray, log: bool = True) -> None:
+    found = alphas(page)
+    assert sorted(found) == list(range(len(mass)))
+    np.testing.assert_allclose([found[i] for i in range(len(mass))], wanted_alphas(mass, inside, log), atol=0.004)
+
+
+def tooltip(page: Any, token: int) -> str:
+    page.locator(f'.tm-t[data-cell="{token}"]').hover()
+    return page.locator(".tm-tooltip").inner_text()
+
+
+def number_in(text: str, label: str) -> float:
+    found = re.search(rf"{label} ([\d.e+-]+)", text)
+    assert found, text
+    return float(found[1])
+
+
+def test_shading_follows_the_chosen_layers_and_heads(run: Run, page: Any) -> None:
+    column = np.asarray(run.column_mass, np.float64)
+    inside = in_scale(run)
+    assert_shaded(page, column.mean((0, 1)), inside)
+    choose(page, "source", "band:3")
+    assert_shaded(page, column[4:].mean((0, 1)), inside)
+    choose(page, "source", "layer")
+    choose(page, "layer", 3)
+    assert_shaded(page, column[3].mean(0), inside)
+    choose(page, "source", "head")
+    choose(page, "head-choice", 2)
+    assert_shaded(page, column[3, 2], inside)
+    choose(page, "scale-choice", "linear")
+    assert_shaded(page, column[3, 2], inside, log=False)
+    page.check(".tm-all")
+    assert_shaded(page, column[3, 2], np.ones_like(inside), log=False)
+
+
+def test_hover_gives_token_position_mass_and_density(run: Run, page: Any) -> None:
+    assert run.token_chars is not None
+    text = run.prompt_text + run.answer
+    choose(page, "source", "head")
+    choose(page, "layer", 2)
+    choose(page, "head-choice", 1)
+    mass = np.asarray(run.column_mass, np.float64)[2, 1]
+    visible = run.visible[2].sum(-1).mean()
+    for token in (0, 8, 20, run.n_prompt + 1):
+        shown = tooltip(page, token)
+        start, stop = run.token_chars[token]
+        assert shown.splitlines()[0] == text[start:stop].replace(" ", "␣").replace("\n", "↵")
+        assert f"token {token} of {len(run.token_ids)}" in shown
+        assert number_in(shown, "mass") == pytest.approx(mass[token], rel=0.006)  # three digits
+        assert number_in(shown, "density") == pytest.approx(mass[token] * visible, rel=0.006)
+    start = run.spans[run.document_spans[1]].segments[0][0]
+    assert "document 1, d1" in tooltip(page, start)
+
+
+def test_an_answer_token_shows_what_it_looked_at(run: Run, page: Any) -> None:
+    assert run.key_mass is not None
+    assert run.key_token is not None
+    choose(page, "source", "layer")
+    choose(page, "layer", 4)
+    choose(page, "row", 3)
+    mass = np.zeros(len(run.token_ids))
+    listed = run.key_token[4, 3] >= 0
+    mass[run.key_token[4, 3][listed]] = run.key_mass[4, 3][listed]
+    assert_shaded(page, mass, in_scale(run))
+    best = int(run.key_token[4, 3, 1])
+    assert number_in(tooltip(page, best), "mass") == pytest.approx(mass[best], rel=0.006)
+    document = run.document_spans[0]
+    wanted = 100 * np.asarray(run.row_mass, np.float64)[4, :, 3, document].mean()
+    assert number_in(page.locator(".tm-document .tm-share").first.inner_text(), "mass") == pytest.approx(
+        wanted, abs=0.06
+    )
+
+
+def test_a_band_of_one_answer_token_adds_its_layers_and_says_what_it_does_not_know(
+    tmp_path: Path, browser_page: Watched
+) -> None:
+    run = text_run(prompt_segments([*DOCUMENTS, "Words to fill the list of keys. " * 20]))
+    page = browser_page.open(write_heatmap(run, tmp_path / "page.html"))
+    assert run.key_mass is not None
+    assert run.key_token is not None
+    page.select_option(".tm-row", "2")
+    low = np.zeros(len(run.token_ids))
+    high = np.zeros(len(run.token_ids))
+    for layer in range(6):
+        own = dict(zip(run.key_token[layer, 2].tolist(), run.key_mass[layer, 2].tolist(), strict=True))
+        for token in range(len(low)):
+            low[token] += own.get(token, 0) / 6
+            high[token] += own.get(token, run.key_mass[layer, 2, -1]) / 6
+    assert_shaded(page, low, in_scale(run))
+    row_mass = np.asarray(run.row_mass)
+    partly = int(np.argmax(np.where((low > 0) & (high > 1.01 * low), low, 0)))
+    never = int(np.flatnonzero(low == 0)[0])
+    shown = tooltip(page, partly)
+    assert number_in(shown, "mass") == pytest.approx(low[partly], rel=0.006)
+    assert number_in(shown, "to") == pytest.approx(high[partly], rel=0.006)
+    assert number_in(tooltip(page, never), "mass at most") == pytest.approx(high[never], rel=0.006)
+    assert row_mass.shape[2] == page.locator(".tm-row option").count() - 1
+    browser_page.assert_quiet()
+
+
+def test_one_head_of_an_answer_token_shows_the_heaviest_token_of_each_span(run: Run, page: Any) -> None:
+    assert run.top_mass is not None
+    assert run.top_token is not None
+    choose(page, "source", "head")
+    choose(page, "layer", 1)
+    choose(page, "head-choice", 2)
+    page.locator(f'.tm-t[data-cell="{run.n_prompt + 4}"]').click()
+    assert page.input_value(".tm-row") == "4"
+    assert page.locator(".tm-picked").get_attribute("data-cell") == str(run.n_prompt + 4)
+    mass = np.zeros(len(run.token_ids))
+    for top, token in zip(run.top_mass[1, 2, 4], run.top_token[1, 2, 4], strict=True):
+        if token >= 0:
+            mass[token] = top
+    assert_shaded(page, mass, in_scale(run))
+    other = run.spans[run.document_spans[2]].segments[0]
+    quiet = next(token for token in range(*other) if mass[token] == 0)
+    assert number_in(tooltip(page, quiet), "mass at most") == pytest.approx(
+        run.top_mass[1, 2, 4, run.document_spans[2]], rel=0.006
+    )
+
+
+def test_sentences_have_their_mean_and_say_so(
+    run: Run, tmp_path: Path, browser_page: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = token_map.Limits(tokens=0, rows=10_000)
+    monkeypatch.setattr(heatmap, "token_map", lambda run, heads: token_map.token_map(run, heads, limits))
+    page = browser_page.open(write_heatmap(run, tmp_path / "page.html", heads=[(0, 0)]))
+    page.select_option(".tm-source", "layer")
+    page.select_option(".tm-layer", "2")
+    mass = np.asarray(run.column_mass, np.float64)[2].mean(0)
+    text = run.prompt_text
+    start = 1 + int(np.searchsorted(run.token_chars[:, 0], text.index("A nightly") - 1)) - 1
+    stop = int(np.searchsorted(run.token_chars[:, 0], text.index(" Files of")))
+    shown = tooltip(page, start + 2)
+    assert f"its sentence, {stop - start} tokens" in shown
+    assert number_in(shown, "mass") == pytest.approx(mass[start:stop].sum(), rel=0.006)
+    assert all(alpha == 0 for alpha in alphas(page).values())
+    found = page.locator(".tm-s", has_text="A nightly job").evaluate("e => getComputedStyle(e).backgroundColor")
+    sentences = page.locator(".tm-s").evaluate_all(
+        "all => all.map(e => [[...e.children].map(t => Number(t.dataset.cell)), getComputedStyle(e).backgroundColor])"
+    )
+    spread = np.zeros(len(mass))
+    for tokens, _ in sentences:
+        spread[tokens] = mass[tokens].mean()
+    wanted = wanted_alphas(spread, in_scale(run))
+    for tokens, colour in sentences:
+        assert _alpha(colour) == pytest.approx(wanted[tokens[0]], abs=0.004)
+    assert _alpha(found) > 0
+    assert "Numbers are kept for sentences" in page.locator(".tm-status").inner_text()
+    page.select_option(".tm-source", "head:0:0")
+    assert_shaded(page, np.asarray(run.column_mass, np.float64)[0, 0], in_scale(run))
+    assert page.locator(".tm-status").inner_text().startswith("Layer 0, head 0; mean over 6 answer tokens. Every token")
+    page.select_option(".tm-source", "head")
+    page.select_option(".tm-head-choice", "1")
+    page.select_option(".tm-row", "1")
+    assert "No numbers are kept for this choice" in page.locator(".tm-status").inner_text()
+    assert all(alpha == 0 for alpha in alphas(page).values())
+    browser_page.assert_quiet()
+
+
+def test_budget_and_documents_are_the_runs(run: Run, page: Any) -> None:
+    budget = run.budget()
+    lines = page.locator(".tm-budget-list li").all_inner_texts()
+    shown = {line.rsplit(" ", 2)[0]: float(line.split()[-2]) for line in lines}
+    for name, kind in (("sink", "sink"), ("documents", "document"), ("question", "question"), ("markers", "marker")):
+        assert shown[name] == pytest.approx(100 * budget[kind], abs=0.06)
+    shares = run.curve().values
+    for i, text in enumerate(page.locator(".tm-document .tm-share").all_inner_texts()):
+        assert number_in(text, "share of documents") == pytest.approx(100 * shares[i], abs=0.06)
+
+
+def test_search_counts_and_goes_around(run: Run, page: Any) -> None:
+    page.keyboard.press("/")
+    page.keyboard.type("KEPT")
+    n = (run.prompt_text + run.answer).lower().count("kept")
+    assert n == 5
+    assert page.locator(".tm-hit-count").inner_text() == "5 found"
+    assert page.locator(".tm-hit").count() == 5
+    for place in (1, 2, 3, 4, 5, 1):
+        page.keyboard.press("Enter")
+        assert page.locator(".tm-hit-count").inner_text() == f"{place} of 5"
+        assert page.locator(".tm-cursor").inner_text().strip().lower().startswith("kept")
+    page.keyboard.press("Shift+Enter")
+    assert page.locator(".tm-hit-count").inner_text() == "5 of 5"
+    page.fill(".tm-search", "kept for 47")  # across tokens
+    assert page.locator(".tm-hit").count() == 6
+    page.fill(".tm-search", "(.*")
+    assert page.locator(".tm-hit-count").inner_text() == "not found"
+
+
+def test_the_keyboard_reaches_everything(run: Run, page: Any) -> None:
+    def cursor() -> int:
+        return int(page.locator(".tm-cursor").get_attribute("data-cell"))
+
+    documents = [run.spans[i].segments[0][0] for i in run.document_spans]
+    page.keyboard.press("n")
+    assert cursor() == documents[0]
+    page.keyboard.press("n")
+    assert cursor() == documents[1]
+    page.keyboard.press("p")
+    assert cursor() == documents[0]
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowLeft")
+    assert cursor() == documents[0] + 1
+    assert f"token {documents[0] + 1} of" in page.locator(".tm-tooltip").inner_text()
+    page.keyboard.press("ArrowDown")
+    assert cursor() > documents[0] + 1
+    page.keyboard.press("ArrowUp")
+    assert cursor() == documents[0] + 1
+    page.keyboard.press("]")
+    page.keyboard.press("]")
+    assert (page.input_value(".tm-source"), page.input_value(".tm-layer")) == ("layer", "1")
+    page.keyboard.press("[")
+    assert page.input_value(".tm-layer") == "0"
+    page.keyboard.press("}")
+    page.keyboard.press("}")
+    assert page.input_value(".tm-head-choice") == "1"
+    page.keyboard.press(".")
+    page.keyboard.press(".")
+    assert page.input_value(".tm-row") == "1"
+    page.keyboard.press(",")
+    page.keyboard.press(",")
+    assert page.input_value(".tm-row") == ""
+    page.keyboard.press("?")
+    assert page.locator(".tm-help").is_visible()
+    page.keyboard.press("Escape")
+    assert not page.locator(".tm-help").is_visible()
+
+
+HOSTILE = (
+    "<script>document.title='ran'</script><img src=x onerror=\"document.title='ran'\">",
+    "</script><script>document.title='ran'</script><!-- \"quotes' &amp;",
+    "\u202eelif.exe\u202c \u2066iso\u2069 zero\u200bwidth \u2028 \x1b[31m \x07 \ufeff",
+    "x" * 1_000_000,
+    "זה טקסט בעברית. \u202a עוד משפט.",
+    "👩\u200d👩\u200d👧 नमस्\u200dते",
+    "a line\r\nand another \r lost",
+)
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_hostile_text_neither_runs_nor_breaks_the_page(tmp_path: Path, browser_page: Watched, width: int) -> None:
+    run = text_run(prompt_segments(HOSTILE))
+    hostile = HOSTILE[1] + HOSTILE[2]
+    spans = tuple(replace(span, name=hostile) if span.name == "d2" else span for span in run.spans)
+    path = write_heatmap(replace(run, prompt_id=hostile, spans=spans, warnings=(hostile,)), tmp_path / "page.html")
+    browser_page.page.set_viewport_size({"width": width, "height": 844})
+    page = browser_page.open(path)
+    page.wait_for_selector(".tm-t")
+    page.keyboard.press("n")
+    assert page.title() != "ran"
+    assert page.locator(".tm-text img, .tm-text script").count() == 0
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    text = page.locator(".tm-text").text_content()
+    assert "<script>document.title='ran'</script>" in text
+    for shown in (
+        "[U+202E]elif.exe[U+202C]",
+        "zero[U+200B]width",
+        "[U+2028]",
+        "[U+001B][31m",
+        "[U+FEFF]",
+        "a line\nand another [U+000D] lost",
+        "👩\u200d👩\u200d👧",
+    ):
+        assert shown in text
+    assert not re.search("[\u202a-\u202e\u2028\u2029\u2066-\u2069\u200b\ufeff\x00-\x08\x0b-\x1f]", text)
+    hebrew = page.locator(".tm-chunk", has_text="בעברית").first
+    assert hebrew.evaluate("e => getComputedStyle(e).unicodeBidi") == "plaintext"
+    browser_page.assert_quiet()
+
+
+def _luminance(colour: str) -> float:
+    channels = [float(part) / 255 for part in re.findall(r"[\d.]+", colour)[:3]]
+    red, green, blue = (c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in channels)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_shaded_text_is_legible(run: Run, page: Any, theme: str) -> None:
+    page.emulate_media(color_scheme=theme)
+    page.check(".tm-all")
+    found = page.evaluate(
+        "[...document.querySelectorAll('.tm-t')].map(t => getComputedStyle(t)).map(s => [s.color, s.backgroundColor])"
+    )
+    paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    worst = math.inf
+    for ink, shade in found:
+        alpha = _alpha(shade)
+        parts = [re.findall(r"[\d.]+", colour)[:3] for colour in (shade, paper)]
+        mixed = " ".join(str(alpha * float(a) + (1 - alpha) * float(b)) for a, b in zip(*parts, strict=True))
+        light, dark = sorted((_luminance(ink), _luminance(mixed)), reverse=True)
+        worst = min(worst, (light + 0.05) / (dark + 0.05))
+    assert any(_alpha(shade) == 1 for _, shade in found)
+    assert worst >= 4.5
+
+
+def test_everything_is_printed(run: Run, page: Any) -> None:
+    page.emulate_media(media="print")
+    assert page.locator(".tm-text").is_visible()
+    assert not page.locator(".tm-source").is_visible()
+    height, inner = page.evaluate("[document.body.scrollHeight, document.querySelector('.tm-text').offsetHeight]")
+    assert height >= inner > 0
+    assert page.evaluate("getComputedStyle(document.querySelector('.tm-scroll')).overflow") == "visible"
+
+
+def test_a_page_of_100_000_tokens_opens_with_few_elements(tmp_path: Path, browser_page: Watched) -> None:
+    run = long_run()
+    path = write_heatmap(run, tmp_path / "long.html")
+    page = browser_page.open(path)
+    page.wait_for_selector(".tm-live .tm-t")
+    times = page.evaluate(
+        "(() => { const n = performance.getEntriesByType('navigation')[0];"
+        " return [n.domContentLoadedEventEnd, performance.now()] })()"
+    )
+    print(f"{path.stat().st_size / 1e6:.1f} MB, DOMContentLoaded {times[0]:.0f} ms, tokens shaded by {times[1]:.0f} ms")
+    assert path.stat().st_size < 15_000_000
+    for part in (0.0, 0.3, 0.9):
+        page.evaluate(f"document.querySelector('.tm-scroll').scrollTop = {part} * 1e9 % 150000")
+        page.wait_for_timeout(200)
+        assert page.locator("*").count() < 20_000
+    page.locator(".tm-overview").click(position={"x": 900, "y": 10})
+    page.wait_for_function("document.querySelectorAll('.tm-live .tm-t').length > 100")
+    page.fill(".tm-search", "word63")
+    page.keyboard.press("Enter")
+    assert page.locator(".tm-cursor").inner_text().strip() == "word63"
+    mass = np.asarray(run.column_mass, np.float64)[0, 0]
+    assert number_in(page.locator(".tm-tooltip").inner_text(), "mass") == pytest.approx(mass[-1], rel=0.006, abs=1e-30)
+    browser_page.assert_quiet()

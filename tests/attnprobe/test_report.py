@@ -1,0 +1,535 @@
+"""Reports: numbers equal those of runs and studies, texts of users stay texts, and broken sources are named."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from reports import HOSTILE, hostile_run, write_folder, write_study
+from runs import make_run
+from studies import make_study
+from text_runs import prompt_segments, text_run
+from typer.testing import CliRunner
+
+from attnprobe import cli
+from attnprobe.errors import InputError, RunFileError
+from attnprobe.flatness import VERDICTS
+from attnprobe.intervals import simultaneous_band
+from attnprobe.report import run_series as run_series_module
+from attnprobe.report.facts import merged
+from attnprobe.report.report import write_report
+from attnprobe.report.run_series import series_of_runs
+from attnprobe.report.sections import KIND_NAMES, budget_table, curve_table, page_data, value_text
+from attnprobe.report.sources import distinct_names, read_sources
+from attnprobe.report.study_series import head_profiles, series_of_study, summarised
+from attnprobe.report.texts import in_markdown, visible
+from attnprobe.report.verdicts import STUDY_WORDS, study_verdict
+from attnprobe.study import Study
+from attnprobe.study_cells import KINDS
+from attnprobe.study_findings import PanelRow
+from attnprobe.study_text import interval_text
+
+NORMS = ("share", "log_share", "mass", "density", "advantage")
+
+
+class Page(HTMLParser):
+    """What a browser would make of a page: its elements, the data and the text that is shown."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(convert_charrefs=True)
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.data: dict[str, Any] = {}
+        self.text = ""
+        self.scripts = 0
+        self._inside: str | None = None
+        self._raw = ""
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag in ("script", "style"):
+            self._inside, self._raw = tag, ""
+            self.scripts += tag == "script"
+
+    def handle_data(self, data: str) -> None:
+        if self._inside:
+            self._raw += data
+        else:
+            self.text += data
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == self._inside:
+            attributes = self.tags[-1][1]
+            if attributes.get("type") == "application/json":
+                self.data[str(attributes["id"])] = json.loads(self._raw)
+            self._inside = None
+
+
+@pytest.fixture(scope="module")
+def study_folder(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Study]:
+    out = tmp_path_factory.mktemp("studies") / "two"
+    return out, write_study(out, ("tiny", "other"))
+
+
+def saved(path: Path, **changes: Any) -> Path:
+    make_run(**changes).save(path)
+    return path
+
+
+def test_a_run_has_the_numbers_of_its_own_methods(tmp_path: Path) -> None:
+    run = make_run(document_tokens=(4, 6, 3, 5, 2), layers=(1, 3, 4), windows=(None, 9, None), secondary=(6,))
+    (series,) = series_of_runs("r", [run], False, [])
+    for norm in NORMS:
+        curves = series.curves["raw"][norm]
+        np.testing.assert_allclose(curves.values, run.curve(norm).values, rtol=1e-12)
+        for number, layer in enumerate(run.layers):
+            np.testing.assert_allclose(curves.layers[number], run.curve(norm, layers=layer).values, rtol=1e-12)
+            for head in range(3):
+                expected = run.curve(norm, layers=layer, heads=head)
+                assert curves.heads is not None
+                np.testing.assert_allclose(curves.heads[number, head], expected.values, rtol=1e-12)
+                if norm == "share":
+                    for name, end in (("head_middle", expected.head_middle), ("tail_middle", expected.tail_middle)):
+                        found = series.ratios[name][number, head]
+                        np.testing.assert_allclose(found, np.nan if end is None else end, rtol=1e-12)
+    share = run.curve()
+    assert (series.curves["raw"]["share"].head_text, series.middle) == (f"{share.head_middle:.2f}", share.middle)
+    difference = run.curve("advantage").head_minus_middle
+    assert series.curves["raw"]["advantage"].head_text == f"{difference:.2f}"
+    np.testing.assert_allclose(
+        series.ratios["document_mass"], np.nansum(run.document_mass().astype(np.float64), axis=-1), rtol=1e-6
+    )
+
+
+def test_budget_of_a_run_tells_sinks_apart() -> None:
+    run = make_run(secondary=(6,), learned_sink=True)
+    (series,) = series_of_runs("r", [run], False, [])
+    budget = run.budget()
+    assert series.budget["sink"] + series.budget["secondary_sink"] == pytest.approx(budget["sink"], abs=1e-9)
+    (place,) = [i for i, span in enumerate(run.spans) if span.name == "sink:6"]
+    assert series.budget["secondary_sink"] == pytest.approx(
+        float(run.mass[..., place].mean(dtype=np.float64)), abs=1e-9
+    )
+    for kind in ("document", "learned_sink", "question", "answer"):
+        assert series.budget[kind] == pytest.approx(budget[kind], abs=1e-9)
+    assert sum(series.budget.values()) == pytest.approx(1, abs=1e-6)
+    assert set(KIND_NAMES) == set(KINDS)
+    shown = {row[0]: row[1] for row in budget_table([series]).rows}
+    assert shown["documents"] == f"{100 * budget['document']:.1f} %"
+
+
+def test_uniform_is_what_a_model_without_preferences_gives() -> None:
+    run = make_run(uniform=True, document_tokens=(4, 6, 3, 5))
+    (series,) = series_of_runs("r", [run], False, [])
+    for norm in ("share", "mass", "density", "advantage"):
+        curves = series.curves["raw"][norm]
+        assert curves.uniform is not None
+        np.testing.assert_allclose(curves.values, curves.uniform, atol=1e-6)
+
+
+def test_the_mean_of_prompts_is_that_of_their_curves(tmp_path: Path) -> None:
+    runs = [make_run(seed, prompt_id=f"p{seed}", document_tokens=(4, 6, 3, 5)) for seed in range(3)]
+    (series,) = series_of_runs("r", runs, True, [])
+    for norm in ("share", "mass", "density", "advantage"):
+        expected = np.mean([run.curve(norm).values for run in runs], axis=0)
+        np.testing.assert_allclose(series.curves["raw"][norm].values, expected, rtol=1e-12)
+        expected = np.mean([run.curve(norm, layers=1, heads=2).values for run in runs], axis=0)
+        heads = series.curves["raw"][norm].heads
+        assert heads is not None
+        np.testing.assert_allclose(heads[1, 2], expected, rtol=1e-12)
+    geometric = np.exp(np.mean([np.log(run.curve("log_share").values) for run in runs], axis=0))
+    np.testing.assert_allclose(series.curves["raw"]["log_share"].values, geometric, rtol=1e-12)
+    assert [id for id, _ in series.members] == ["p0", "p1", "p2"]
+    np.testing.assert_array_equal(series.members[1][1]["share"], runs[1].curve().values)
+
+
+@pytest.mark.parametrize("n", [0, 1, 2])
+def test_few_documents_have_no_middle(tmp_path: Path, n: int) -> None:
+    run = saved(tmp_path / "few.safetensors", document_tokens=(4, 6)[:n])
+    written = write_report([run], tmp_path / "few.html")
+    page = Page(written.page)
+    (data,) = page.data["report-data"]["series"]
+    assert data["middle"] == []
+    assert ("no curve" in page.text) == (n == 0)
+    assert ("no middle" in page.text) == (n > 0)
+    assert "nan" not in page.text.lower()
+
+
+def test_runs_without_rows_have_the_norms_of_means(tmp_path: Path) -> None:
+    (series,) = series_of_runs("r", [make_run(keep_rows=False)], False, [])
+    assert set(series.curves["raw"]) == {"share", "log_share", "mass"}
+    assert "means only" in dict(series.facts)["query rows"]
+
+
+def test_a_study_has_the_numbers_of_its_own_methods(study_folder: tuple[Path, Study]) -> None:
+    out, study = study_folder
+    source = read_sources([out / "tiny"], [])[0]
+    series = series_of_study(source)  # type: ignore[arg-type]
+    for view in ("raw", "apart", "trimmed"):
+        for norm in NORMS:
+            curves, curve = series.curves[view][norm], study.curve(norm, view=view, model="tiny")
+            band = curve.scaled()
+            np.testing.assert_array_equal(curves.values, band.estimate)
+            np.testing.assert_array_equal(curves.low, band.low)
+            np.testing.assert_array_equal(curves.high, band.high)
+            one = study.curve(norm, view=view, layers=1, model="tiny").scaled()
+            np.testing.assert_allclose(curves.layers[1], one.estimate, rtol=1e-9)
+    assert series.verdict.lines[0].startswith(
+        f"Pooled over heads and layers: {study.curve('share', model='tiny').verdict}; head/middle "
+        f"{interval_text(study.interval(model='tiny'))}"
+    )
+    panel = series.tables["panel"]
+    for cells, row in zip(panel.rows, study.artefact_panel("tiny"), strict=True):
+        assert cells[0] == row.name
+        assert cells[2] == interval_text(row.curves["share"].head_middle)
+        assert cells[5] == interval_text(row.curves["log_share"].tail_middle)
+    parts = study.decompose(model="tiny")
+    assert series.tables["decomposition"].rows[0] == ("position", interval_text(parts.position))
+    assert series.budget == study.budget("tiny")
+
+
+def test_heads_of_a_study_are_their_own_curves() -> None:
+    study = make_study(n_questions=7, n_layers=3, n_heads=2)
+    for norm in ("share", "log_share", "mass"):
+        profiles = head_profiles(study, norm)
+        values, bounds = summarised(profiles, is_log=True)
+        for layer in range(3):
+            for head in range(2):
+                curve = study.curve(norm, layers=layer, heads=head)
+                np.testing.assert_allclose(profiles[layer, head], curve.profiles, rtol=1e-9)
+                np.testing.assert_allclose(values[layer, head], curve.values, rtol=1e-9)
+                np.testing.assert_allclose(bounds[0, layer, head], curve.band.pointwise_low, rtol=1e-9)
+                np.testing.assert_allclose(bounds[1, layer, head], curve.band.pointwise_high, rtol=1e-9)
+
+
+def test_questions_with_undefined_values_are_left_out_of_heads() -> None:
+    profiles = np.random.default_rng(0).normal(size=(2, 8, 4))
+    profiles[1, 3, 2] = np.nan
+    values, bounds = summarised(profiles, is_log=False)
+    for number in range(2):
+        band = simultaneous_band(profiles[number])
+        np.testing.assert_allclose(values[number], band.estimate)
+        np.testing.assert_allclose(bounds[:, number], [band.pointwise_low, band.pointwise_high])
+    assert np.isnan(summarised(profiles[:, :4], is_log=False)[1]).all()
+
+
+def test_a_verdict_on_the_raw_curve_says_whether_it_holds_without_artefacts() -> None:
+    study = make_study(n_questions=12)  # position 0 gets three times as much
+    mass = np.random.default_rng(0).lognormal(0, 0.01, (12, 4, 3, 2, 4)).astype(np.float32)
+    flat = make_study(n_questions=12, **{"mass.raw": mass})
+    raised, even = ({norm: one.curve(norm) for norm in ("share", "log_share")} for one in (study, flat))
+    rows = (
+        PanelRow("raw", "as measured", raised),
+        PanelRow("sinks apart", "without sinks", even, removes_artefact=True),
+        PanelRow("trimmed", "without the heaviest", raised, removes_artefact=True),
+        PanelRow("null", "nothing asked", even),
+    )
+    assert (study.claim(), flat.claim()) == ("head", "flat")
+    found = study_verdict(study, raised, rows)
+    assert "without known artefacts it does not hold" in found.headline
+    (line,) = [line for line in found.lines if line.startswith("Not the same")]
+    ends = [interval_text(end) for end in (even["share"].head_middle, even["share"].tail_middle)]
+    assert line == (
+        f"Not the same in “sinks apart” (without sinks): flat; pooled head/middle {ends[0]}, tail/middle {ends[1]}."
+    )
+    assert "The same in “trimmed” (without the heaviest)." in found.lines
+    assert not [line for line in found.lines if "null" in line]
+    robust = study_verdict(study, raised, (rows[0], rows[2]))
+    assert robust.headline == STUDY_WORDS["head"]
+
+
+def test_every_verdict_has_words() -> None:
+    assert set(STUDY_WORDS) == set(VERDICTS)
+
+
+def test_studies_of_several_models_are_compared(study_folder: tuple[Path, Study], tmp_path: Path) -> None:
+    written = write_report([study_folder[0]], tmp_path / "r.html")
+    assert [series.name for series in written.series] == ["other", "tiny"]
+    page = Page(written.page)
+    assert "Side by side" in page.text
+    assert [one["name"] for one in page.data["report-data"]["series"]] == ["other", "tiny"]
+
+
+def test_a_study_does_not_embed_its_runs(study_folder: tuple[Path, Study], tmp_path: Path) -> None:
+    assert list((study_folder[0] / "tiny" / "runs").glob("*.safetensors"))
+    written = write_report([study_folder[0] / "tiny"], tmp_path / "r.html")
+    page = Page(written.page)
+    assert page.data["report-texts"] == []
+    assert len(json.dumps(page.data)) < 200_000
+
+
+def test_a_folder_has_a_series_for_each_number_of_documents(tmp_path: Path) -> None:
+    runs = [make_run(0, prompt_id="a"), make_run(1, prompt_id="b", document_tokens=(4, 6)), make_run(2, prompt_id="c")]
+    written = write_report([write_folder(tmp_path / "m", runs)], tmp_path / "r.html")
+    assert [series.name for series in written.series] == ["m, 2 documents", "m, 4 documents"]
+    assert written.series[1].verdict.headline.startswith("2 prompts")
+
+
+def test_a_long_folder_lists_some_prompts_and_counts_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_series_module, "MOST_ROWS", 2)
+    runs = [make_run(seed, prompt_id=f"p{seed}") for seed in range(4)]
+    (series,) = series_of_runs("r", runs, True, [])
+    assert len(series.tables["prompts"].rows) == 2
+    assert series.tables["prompts"].note.startswith("2 more prompts")
+    expected = np.mean([run.curve().values for run in runs], axis=0)
+    np.testing.assert_allclose(series.curves["raw"]["share"].values, expected)
+
+
+def test_runs_of_another_shape_are_left_out_and_named() -> None:
+    faults: list[str] = []
+    runs = [make_run(0, prompt_id="a"), make_run(1, prompt_id="b", n_heads=2)]
+    (series,) = series_of_runs("m", runs, True, faults)
+    assert faults == ["m: the run of prompt 'b' has other layers or heads than the first; left out"]
+    np.testing.assert_allclose(series.curves["raw"]["share"].values, runs[0].curve().values)
+
+
+def test_damaged_runs_of_a_folder_are_listed_and_the_rest_is_kept(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "m", [make_run(seed, prompt_id=f"p{seed}") for seed in range(3)])
+    broken = folder / "runs" / "0001-p1.safetensors"
+    broken.write_bytes(b"no run")
+    (folder / "runs" / "0002-p2.safetensors").unlink()
+    written = write_report([folder], tmp_path / "r.html")
+    assert len(written.faults) == 2
+    assert str(broken) in written.faults[0]
+    page = Page(written.page)
+    assert str(broken) in page.text
+    assert str(broken) in written.summary.read_text().replace("\\", "")
+    assert written.series[0].verdict.headline.startswith("One prompt")
+    result = CliRunner().invoke(cli.app, ["report", str(folder), "-o", str(tmp_path / "c.html")])
+    assert (result.exit_code, "left out" in result.stderr) == (1, True)
+
+
+def test_a_folder_that_is_not_finished_is_reported_as_far_as_it_is(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "m", [make_run()], finished=False)
+    written = write_report([folder], tmp_path / "r.html")
+    assert "not finished" in written.faults[0]
+
+
+def test_a_damaged_model_of_a_study_is_listed(study_folder: tuple[Path, Study], tmp_path: Path) -> None:
+    import shutil
+
+    folder = tmp_path / "study"
+    shutil.copytree(study_folder[0], folder)
+    (folder / "other" / "study.json").write_text("{")
+    written = write_report([folder], tmp_path / "r.html")
+    assert [series.name for series in written.series] == ["tiny"]
+    assert str(folder / "other" / "study.json") in written.faults[0]
+    (folder / "tiny" / "study.json").write_text("{")
+    with pytest.raises(RunFileError, match=re.escape(str(folder / "other" / "study.json"))):
+        write_report([folder], tmp_path / "r.html")
+
+
+def test_what_is_no_source_is_refused_by_name(tmp_path: Path) -> None:
+    out = tmp_path / "r.html"
+    (tmp_path / "notes.txt").write_text("notes")
+    (tmp_path / "empty").mkdir()
+    loose = tmp_path / "loose"
+    loose.mkdir()
+    saved(loose / "one.safetensors")
+    damaged = tmp_path / "damaged.safetensors"
+    damaged.write_bytes(b"no run")
+    broken = write_folder(tmp_path / "broken", [make_run()])
+    (broken / "manifest.json").write_text("[")
+    good = saved(tmp_path / "good.safetensors")
+    for sources, words in (
+        ([tmp_path / "nowhere"], "nowhere does not exist; a report takes run files"),
+        ([tmp_path / "notes.txt"], "notes.txt is no run file; a report takes run files"),
+        ([tmp_path / "empty"], "empty holds neither manifest.json with runs/ nor a study"),
+        ([loose], "one by one"),
+        ([damaged], "damaged.safetensors"),
+        ([broken], "manifest.json is damaged"),
+        ([good, tmp_path / "." / "good.safetensors"], "given twice"),
+        ([], "no source"),
+    ):
+        with pytest.raises(InputError, match=re.escape(words)):
+            write_report(sources, out)
+        assert not out.exists()
+
+
+def test_a_folder_without_a_readable_run_is_refused(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "m", [make_run()])
+    (folder / "runs" / "0000-q1.safetensors").write_bytes(b"")
+    with pytest.raises(RunFileError, match="no run of it can be read"):
+        write_report([folder], tmp_path / "r.html")
+
+
+def test_names_are_told_apart_by_their_folders(tmp_path: Path) -> None:
+    paths = [tmp_path / "a" / "x" / "run", tmp_path / "b" / "x" / "run", tmp_path / "other"]
+    assert distinct_names(paths, ["run", "run", "other"]) == ["a/x/run", "b/x/run", "other"]
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        saved(tmp_path / name / "run.safetensors")
+    found = read_sources([tmp_path / "a" / "run.safetensors", tmp_path / "b" / "run.safetensors"], [])
+    assert [source.name for source in found] == ["a/run", "b/run"]
+
+
+def test_output_is_named_html_and_written_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = saved(tmp_path / "run.safetensors")
+    for out, words in ((tmp_path / "r.pdf", "does not end in .html"), (tmp_path / "no" / "r.html", "is no folder")):
+        with pytest.raises(InputError, match=words):
+            write_report([run], out)
+    out = tmp_path / "r.html"
+    out.write_text("old")
+
+    def fail(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("attnprobe.run_folder.os.fsync", fail)
+    with pytest.raises(InputError, match=r"r\.html cannot be written: No space left"):
+        write_report([run], out)
+    assert out.read_text() == "old"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["r.html", "run.safetensors"]
+
+
+def test_texts_of_users_stay_texts(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "<b>m & 'x'", [hostile_run()])
+    written = write_report([folder], tmp_path / "r.html")
+    plain = write_report([saved(tmp_path / "plain.safetensors")], tmp_path / "plain.html")
+    page, harmless = Page(written.page), Page(plain.page)
+    # The same elements as of a page without any such text: none came from a text.
+    assert page.scripts == harmless.scripts
+    assert {tag for tag, _ in page.tags} <= {tag for tag, _ in harmless.tags} | {"li", "ul"}
+    for _, attributes in page.tags:
+        assert not [name for name in attributes if name.startswith("on")]
+        assert not str(attributes.get("href", "#")).startswith("javascript")
+    for text in HOSTILE[:4]:
+        assert text in page.text
+    assert "\u202e" not in page.text
+    assert "\u202e" not in json.dumps(page.data, ensure_ascii=False)
+    assert HOSTILE[0] in page.data["report-data"]["series"][0]["documents"]
+    markdown = written.summary.read_text(encoding="utf-8")
+    assert not re.search(r"(?<!\\)[<`]", markdown)
+    assert "\u202e" not in markdown
+
+
+def test_a_policy_forbids_all_but_the_page_s_own_scripts(tmp_path: Path) -> None:
+    page = Page(write_report([saved(tmp_path / "run.safetensors")], tmp_path / "r.html").page)
+    (policy,) = [a["content"] for tag, a in page.tags if a.get("http-equiv") == "Content-Security-Policy"]
+    assert policy is not None
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert "unsafe-eval" not in policy
+    assert not re.search(r"script-src[^;]*'unsafe-inline'", policy)
+
+
+def test_long_texts_are_cut(tmp_path: Path) -> None:
+    run = replace(make_run(), answer="a" * 1_000_000)
+    run.save(tmp_path / "run.safetensors")
+    written = write_report([tmp_path / "run.safetensors"], tmp_path / "r.html")
+    text = Page(written.page).text
+    assert "1,000,000 characters" in text
+    assert "a" * 2001 not in text
+    assert written.summary.stat().st_size < 20_000
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a|b\nc", "a\\|b c"),
+        (
+            "*x* _y_ [z](u) <b> `c` $m$ ~s~ &amp; #1",
+            "\\*x\\* \\_y\\_ \\[z\\](u) \\<b\\> \\`c\\` \\$m\\$ \\~s\\~ \\&amp; \\#1",
+        ),
+        ("a\u202eb\x00", "a\ufffdb\ufffd"),
+    ],
+)
+def test_markdown_is_escaped(text: str, expected: str) -> None:
+    assert in_markdown(text) == expected
+
+
+def test_surrogates_and_controls_do_not_break_a_page() -> None:
+    assert visible("a\ud800b\x1b[31m\u2028") == "a\ufffdb\ufffd[31m\ufffd"
+
+
+def test_markdown_tables_hold_the_numbers(tmp_path: Path) -> None:
+    path = saved(tmp_path / "run.safetensors", document_tokens=(4, 6, 3, 5, 2))
+    written = write_report([path], tmp_path / "r.html")
+    (series,) = written.series
+    lines = written.summary.read_text(encoding="utf-8").splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
+    table = curve_table(series)
+    for row in table.rows:
+        assert list(row) in rows
+    values = make_run(document_tokens=(4, 6, 3, 5, 2)).curve().values
+    shares = [row[table.header.index("share")] for row in table.rows]
+    assert shares == [value_text("share", value) for value in values]
+    # Every table has as many cells in each line.
+    for above, below in pairwise(lines):
+        if above.startswith("|") and below.startswith("|"):
+            assert len(re.findall(r"(?<!\\)\|", above)) == len(re.findall(r"(?<!\\)\|", below))
+
+
+def test_the_page_says_the_essentials_without_scripts(tmp_path: Path) -> None:
+    written = write_report([saved(tmp_path / "run.safetensors", document_tokens=(4, 6, 3, 5, 2))], tmp_path / "r.html")
+    page = Page(written.page)
+    (series,) = written.series
+    for row in curve_table(series).rows:
+        for cell in row:
+            assert cell in page.text
+    assert all("open" in attributes for tag, attributes in page.tags if tag == "details")
+    assert any(tag == "noscript" for tag, _ in page.tags)
+    assert all(attributes.get("aria-label") for tag, attributes in page.tags if attributes.get("role") == "img")
+
+
+def test_heads_that_take_too_much_room_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    (series,) = series_of_runs("r", [make_run()], False, [])
+    # 2 layers x 3 heads x 4 documents in five norms
+    for most, has_share, has_mass in ((120, True, True), (119, True, False), (24, True, False), (23, False, False)):
+        monkeypatch.setattr("attnprobe.report.sections.MOST_VALUES", most)
+        curves = page_data([series])["series"][0]["curves"]["raw"]
+        assert (curves["share"]["heads"] is not None, curves["mass"]["heads"] is not None) == (has_share, has_mass)
+        assert curves["share"]["layers"] is not None
+
+
+def test_texts_are_shown_of_runs_that_hold_what_it_takes(tmp_path: Path) -> None:
+    runs = [replace(text_run(prompt_segments(["One two.", "Three."]), seed=s), prompt_id=f"t{s}") for s in range(4)]
+    folder = write_folder(tmp_path / "m", [*runs, make_run(prompt_id="plain", document_tokens=(4, 6))])
+    written = write_report([folder], tmp_path / "r.html")
+    page = Page(written.page)
+    assert [payload["prompt_id"] for payload in page.data["report-texts"]] == ["t0", "t1", "t2"]
+    assert "1 more run could be shown" in page.text
+    without = Page(write_report([saved(tmp_path / "run.safetensors")], tmp_path / "w.html").page)
+    assert "No run here holds masses of single tokens" in without.text
+
+
+def test_facts_of_several_runs_are_ranges_or_lists() -> None:
+    facts = merged(
+        (
+            ("tokens", tokens),
+            ("dtype", "float32"),
+            ("time", seconds),
+            ("created", f"2026-01-0{day}T10:00"),
+            ("model", name),
+        )
+        for tokens, seconds, day, name in (
+            ("1,200", "0.5 s", 3, "a"),
+            ("300", "1.25 s", 1, "b"),
+            ("40", "0.75 s", 2, "a"),
+        )
+    )
+    assert dict(facts) == {
+        "tokens": "40 to 1,200",
+        "dtype": "float32",
+        "time": "0.5 s to 1.25 s",
+        "created": "2026-01-01T10:00 to 2026-01-03T10:00",
+        "model": "a; b",
+    }
+
+
+def test_the_command_writes_page_and_summary(tmp_path: Path) -> None:
+    run = saved(tmp_path / "run.safetensors")
+    result = CliRunner().invoke(cli.app, ["report", str(run), "-o", str(tmp_path / "r.html")])
+    assert result.exit_code == 0
+    assert "no verdict on position" in result.stdout
+    assert (tmp_path / "r.md").read_text().startswith("# Attention: run\n")
+    result = CliRunner().invoke(cli.app, ["report", str(tmp_path / "no"), "-o", str(tmp_path / "x.html")])
+    assert result.exit_code == 2
+    assert "does not exist" in result.stderr
+    result = CliRunner().invoke(cli.app, ["report", str(run), "-o", str(tmp_path / "j.html"), "--json"])
+    assert json.loads(result.stdout)["page"] == str(tmp_path / "j.html")
