@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, fields
@@ -80,12 +80,27 @@ def forward_parameters(model: nn.Module) -> frozenset[str]:
 
 
 def has_recurrent_layers(model: nn.Module) -> bool:
-    """Whether some layers carry a state from token to token instead of keys (state spaces, linear attention)."""
-    decoder = decoder_of(model)
-    n_layers = getattr(decoder.config, "num_hidden_layers", None)
-    layers = {index for _, index in attention_layers(model)}
-    hybrid = bool(layers) and n_layers is not None and len(layers) < n_layers
-    return hybrid or bool(getattr(model, "_is_stateful", False))
+    """Whether some layers carry a state from token to token instead of keys (state spaces, linear attention).
+
+    Some models say so themselves; else it shows where some blocks of the decoder attend and others do not. The config's
+    number of layers would not do: an encoder-decoder's is that of its encoder.
+    """
+    attention = {module for module, _ in attention_layers(model)}
+    return bool(getattr(model, "_is_stateful", False)) or _is_mixed(decoder_of(model), attention)
+
+
+def _is_mixed(module: nn.Module, attention: Set[nn.Module]) -> bool:
+    """Whether, of the outermost lists of blocks that attend, one has blocks that do not."""
+    for child in module.children():
+        attends = (
+            [not attention.isdisjoint(block.modules()) for block in child] if isinstance(child, nn.ModuleList) else []
+        )
+        if any(attends):
+            if not all(attends):
+                return True
+        elif _is_mixed(child, attention):
+            return True
+    return False
 
 
 _PROBED: WeakKeyDictionary[nn.Module, dict[str, bool]] = WeakKeyDictionary()
@@ -232,10 +247,12 @@ def generate(
     seed: int | None = None,
     progress: Progress | None = None,
     options: dict[str, Any] | None = None,
+    cache: Any = None,
 ) -> Generated:
     """Generate through the model's own ``generate``; log-probabilities are those of the unprocessed logits.
 
-    With ``last_row``, the last token is fed as well, so that it gets a row of its own; otherwise nothing reads it.
+    With ``last_row``, the last token is fed as well, so that it gets a row of its own; otherwise nothing reads it. A
+    ``cache`` holds keys and values of a beginning of the batch, less than all of it: those tokens are not fed again.
 
     Raises
     ------
@@ -269,6 +286,8 @@ def generate(
             return torch.zeros(input_ids.shape[0], dtype=torch.bool, device=input_ids.device)
 
     criteria = StoppingCriteriaList([*options.pop("stopping_criteria", []), Watch()])
+    if cache is not None:
+        options["cache" if "cache" in forward_parameters(model) else "past_key_values"] = cache
     if not do_sample:
         # A checkpoint's own sampling settings would only raise warnings about being unused.
         options = {"temperature": None, "top_p": None, "top_k": None, **options}

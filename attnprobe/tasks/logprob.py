@@ -1,0 +1,119 @@
+"""Log-probability of the answer by position: a contrast within items, or gold less foil.
+
+It is the sum over the answer's tokens, without the end of sequence, in nats. Answers differ in length and in how likely
+they are anyway, so the level of ``logprob`` says nothing across items: each item's mean over positions is taken out.
+``margin``, the gold answer's less that of a wrong one of the same form, keeps its level: above 0 the gold one wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from attnprobe.arguments import Seed, fraction
+from attnprobe.errors import InputError
+from attnprobe.estimates import Band, short_number
+from attnprobe.intervals import simultaneous_band
+from attnprobe.tasks.accuracy import EndContrast, end_contrasts
+from attnprobe.tasks.cell import Condition
+from attnprobe.tasks.item_intervals import left_out
+from attnprobe.tasks.item_table import item_table
+from attnprobe.tasks.outcome import ConditionValue, Outcome
+
+NATS = ("logprob", "margin")
+
+
+@dataclass(frozen=True, eq=False)
+class LogprobByPosition:
+    """Result of :func:`logprob_by_position`.
+
+    Parameters
+    ----------
+    metric
+        ``logprob`` or ``margin``.
+    positions
+        As the condition has them.
+    band
+        Nats, mean over items, with a simultaneous band. Of ``logprob`` each item less its own mean over positions.
+    head_minus_middle, tail_minus_middle
+        Nats; None with two positions or fewer.
+    n
+        Items with a value at every position; the others are left out.
+    warnings
+        What the user should know.
+    """
+
+    metric: str
+    positions: tuple[ConditionValue, ...]
+    band: Band
+    head_minus_middle: EndContrast | None
+    tail_minus_middle: EndContrast | None
+    n: int
+    warnings: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        curve = " ".join(short_number(float(value)) for value in self.band.estimate)
+        return f"LogprobByPosition({self.metric}: {curve} nats, n={self.n})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything in JSON's terms."""
+        head, tail = self.head_minus_middle, self.tail_minus_middle
+        return {
+            "metric": self.metric,
+            "positions": list(self.positions),
+            "band": self.band.to_dict(),
+            "head_minus_middle": None if head is None else head.to_dict(),
+            "tail_minus_middle": None if tail is None else tail.to_dict(),
+            "n": self.n,
+            "warnings": list(self.warnings),
+        }
+
+
+def logprob_by_position(
+    outcomes: Iterable[Outcome],
+    metric: str = "logprob",
+    axis: str = "position",
+    where: Condition | None = None,
+    pool: Collection[str] = (),
+    level: float = 0.95,
+    seed: Seed = 0,
+    middle: str = "default",
+) -> LogprobByPosition:
+    """Compare how probable the answer is with its evidence at different positions.
+
+    Parameters
+    ----------
+    outcomes
+        Of a sweep of the evidence through positions or depths.
+    metric
+        ``logprob`` or ``margin``.
+    axis, where, pool
+        As in :func:`attnprobe.tasks.item_table.item_table`.
+    level, seed
+        Of intervals and band; what draws the band's samples and the tests' flips.
+    middle
+        As in :func:`attnprobe.curve.middle_positions`.
+
+    Raises
+    ------
+    InputError
+        For another metric, outcomes that do not fit together, arguments out of range.
+    """
+    if metric not in NATS:
+        raise InputError(f"metric {metric!r} is not in nats; expected one of {', '.join(NATS)}")
+    table = item_table(outcomes, metric, axis, where, pool)
+    full = table.complete()
+    within = metric == "logprob"
+    values = full.values - full.values.mean(axis=1, keepdims=True) if within else full.values
+    head, tail = end_contrasts(full.values, fraction("level", level), seed, middle, span=None)
+    note = left_out(len(table.items), len(full.items))
+    return LogprobByPosition(
+        metric=metric,
+        positions=table.levels,
+        band=simultaneous_band(values, level, seed, centred=within),
+        head_minus_middle=head,
+        tail_minus_middle=tail,
+        n=len(full.items),
+        warnings=(note,) if note else (),
+    )

@@ -1,0 +1,137 @@
+"""Measure a cell of a task: masses and log-probability from one forced pass, and the model's own reply after it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from attnprobe.decoding import generate, left_pad, stop_ids
+from attnprobe.measuring import measure
+from attnprobe.models import LanguageModel
+from attnprobe.norms import mean_of_defined
+from attnprobe.prefix_cache import PrefixCache
+from attnprobe.prompt import EncodedPrompt
+from attnprobe.run import Run
+from attnprobe.tasks.cell import TaskCell
+from attnprobe.tasks.outcome import Outcome
+from attnprobe.tasks.scoring import score_answer
+
+
+def measure_cell(
+    lm: LanguageModel,
+    cell: TaskCell,
+    *,
+    prefix: PrefixCache | None = None,
+    max_new_tokens: int = 32,
+    beyond_window: bool = False,
+) -> tuple[Outcome, Run]:
+    """Measure one cell: the gold answer forced, the foil's probability, and the reply that the model writes itself.
+
+    The prompt is fed once. The forced pass gives the masses and the log-probability of the gold answer together; the
+    foil's and the reply go on from the prompt's keys and values, where the model allows that (see `PrefixCache`).
+
+    Parameters
+    ----------
+    lm
+        The model.
+    cell
+        Of one of the builders: ``spec.build(lm.tokenizer)``.
+    prefix
+        What earlier cells left: prompts that begin alike feed only what differs. None: nothing is shared between cells.
+    max_new_tokens
+        Longest reply, tokens; 0 for no reply and no score.
+    beyond_window
+        Allow prompts longer than the model was made for.
+
+    Returns
+    -------
+    (Outcome, Run)
+        Masses and advantage are those of the evidence's documents together, averaged over rows, layers and heads; None
+        without evidence in the prompt or in sight of any row, and for an advantage without other documents. ``facts``
+        are the cell's, with ``answer``, ``reply`` and the scores ``exact`` and ``f1``.
+
+    Raises
+    ------
+    InputError
+        The prompt does not fit the model's window, or an answer that is blank.
+    """
+    prefix = PrefixCache() if prefix is None else prefix
+    run = measure(lm, cell.prompt, answer=cell.gold, prefix=prefix, beyond_window=beyond_window)
+    foil = None
+    if cell.foil is not None:
+        other = measure(lm, cell.prompt, answer=cell.foil, prefix=prefix, beyond_window=beyond_window, keep_rows=False)
+        foil = _total(other)
+    facts: dict[str, Any] = {**cell.facts, "answer": run.answer}
+    strict = lenient = None
+    if max_new_tokens:
+        encoded = cell.prompt.encode(lm.tokenizer)
+        facts["reply"] = reply = greedy_reply(lm, encoded, max_new_tokens, prefix)
+        strict, lenient, more = _scores(cell, reply)
+        facts |= more
+    mass, advantage = _of_evidence(run, cell.needles)
+    outcome = Outcome(
+        cell.item,
+        cell.trial,
+        dict(cell.condition),
+        strict=strict,
+        lenient=lenient,
+        logprob=_total(run),
+        foil_logprob=foil,
+        mass=mass,
+        advantage=advantage,
+        facts=facts,
+    )
+    return outcome, run
+
+
+def greedy_reply(lm: LanguageModel, encoded: EncodedPrompt, max_new_tokens: int, prefix: PrefixCache) -> str:
+    """What the model writes after a prompt, greedily, going on from the keys and values that ``prefix`` holds.
+
+    The text is cut at the first token that ends an answer, and special tokens are left out.
+    """
+    ids, stops = encoded.token_ids, stop_ids(lm.model, {})
+    batch = left_pad([ids], lm.pad_id, lm.input_device)
+    with prefix.lend(lm.model, ids, limit=len(ids) - 1, keep=len(ids)) as (cache, _):
+        generated = generate(lm.model, batch, max_new_tokens=max_new_tokens, pad_id=lm.pad_id, cache=cache)
+    written = generated.tokens[0].tolist()
+    end = next((place for place, token in enumerate(written) if token in stops), len(written))
+    return str(lm.tokenizer.decode(written[:end], skip_special_tokens=True))
+
+
+def _total(run: Run) -> float:
+    """Log-probability of the answer's text, nats: a forced answer has no end of sequence."""
+    return min(float(np.sum(run.answer_logprob, dtype=np.float64)), 0.0)
+
+
+def _scores(cell: TaskCell, reply: str) -> tuple[int, int, dict[str, float]]:
+    """Strict and lenient score, and exact match and F1; every one of ``all_of`` counts where the cell says so."""
+    if cell.facts.get("scoring") == "all":
+        parts = [score_answer(reply, one) for one in cell.facts["all_of"]]
+        return min(part.strict for part in parts), min(part.lenient for part in parts), {}
+    score = score_answer(reply, cell.accepted)
+    return score.strict, score.lenient, {"exact": score.exact, "f1": score.f1}
+
+
+def _of_evidence(run: Run, needles: tuple[int, ...]) -> tuple[float | None, float | None]:
+    """Mass and advantage of the documents that hold the evidence, taken as one document."""
+    if not needles:
+        return None, None
+    assert run.row_mass is not None
+    own = [run.document_spans[needle] for needle in needles]
+    if not run.visible[..., own].any():  # behind every layer's window
+        return None, None
+    mass = float(run.mass[..., own].sum(axis=-1, dtype=np.float64).mean())
+    rest = [span for span in run.document_spans if span not in own]
+    if not rest:
+        return mass, None
+    with np.errstate(divide="ignore", invalid="ignore"):
+        inside, outside = (
+            np.log(run.row_mass[..., spans].sum(axis=-1, dtype=np.float64))
+            - np.log(run.visible[:, None, :, spans].sum(axis=-1))
+            for spans in (own, rest)
+        )
+        values = inside - outside  # [layer, head, row]
+    advantage = float(mean_of_defined(mean_of_defined(values, axis=2).ravel(), axis=0))
+    return mass, advantage if math.isfinite(advantage) else None

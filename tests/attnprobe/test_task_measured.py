@@ -1,0 +1,124 @@
+"""Cells of tasks, measured: the same numbers as plain measurements, with the prompt fed once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import attnprobe as ap
+from attnprobe.tasks.filler_control import filler_control
+from attnprobe.tasks.items import read_items
+from attnprobe.tasks.measured import greedy_reply, measure_cell
+from attnprobe.tasks.needle_sweep import needle_sweep
+from attnprobe.tasks.niah import niah
+from attnprobe.tasks.outcome import outcome_of
+
+
+def fed_tokens(monkeypatch: pytest.MonkeyPatch, lm: Any) -> list[int]:
+    """Number of tokens of every forward call from now on."""
+    fed: list[int] = []
+
+    def note(module: Any, args: Any, kwargs: Any) -> None:
+        fed.append(int((kwargs["input_ids"] if "input_ids" in kwargs else args[0]).shape[1]))
+
+    lm.model.register_forward_pre_hook(note, with_kwargs=True)
+    return fed
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt_oss", "mistral"])
+def test_a_cell_has_the_numbers_of_plain_measurements(family: str, make_lm: Any) -> None:
+    lm = make_lm(family)
+    item = read_items()[0]
+    spec = next(s for s in needle_sweep([item], 4, seed=3) if s.condition == {"position": 2})
+    cell = spec.build(lm.tokenizer)
+    outcome, run = measure_cell(lm, cell, max_new_tokens=6)
+
+    plain = ap.measure(lm, cell.prompt, answer=cell.gold)
+    assert outcome.logprob == pytest.approx(float(plain.answer_logprob.sum()), abs=1e-4)
+    foil = ap.measure(lm, cell.prompt, answer=cell.foil)
+    assert outcome.foil_logprob == pytest.approx(float(foil.answer_logprob.sum()), abs=1e-4)
+    mass, advantage = (plain.curve(norm).values[2] for norm in ("mass", "advantage"))
+    if family == "mistral":  # its window ends behind the needle
+        assert np.isnan(mass)
+        assert (outcome.mass, outcome.advantage) == (None, None)
+    else:
+        assert outcome.mass == pytest.approx(mass, abs=1e-6)
+        assert outcome.advantage == pytest.approx(advantage, abs=1e-4)
+    own = ap.measure(lm, cell.prompt, max_new_tokens=6)
+    assert outcome.facts["reply"] == own.answer
+    assert outcome.strict in (0, 1)
+    assert run.token_ids == plain.token_ids
+    assert outcome_of(outcome.to_dict(), "a line") == outcome
+
+
+def test_the_prompt_is_fed_once(monkeypatch: pytest.MonkeyPatch, make_lm: Any) -> None:
+    lm = make_lm("llama")
+    cell = needle_sweep(read_items()[:1], 4)[0].build(lm.tokenizer)
+    n_prompt, prefix = cell.prompt.encode(lm.tokenizer).n_tokens, ap.PrefixCache()
+    measure_cell(lm, cell, prefix=prefix, max_new_tokens=4)  # the model's probe of its cache is over
+    prefix.clear()
+    fed = fed_tokens(monkeypatch, lm)
+    measure_cell(lm, cell, prefix=prefix, max_new_tokens=4)
+    assert sum(fed) < n_prompt + 3 * 40
+    assert sum(n > n_prompt // 2 for n in fed) == 1
+
+
+def test_cells_that_begin_alike_share_their_beginning(make_lm: Any) -> None:
+    lm = make_lm("llama")
+    cells = [s.build(lm.tokenizer) for s in needle_sweep(read_items()[:1], 4) if "position" in s.condition]
+    prefix = ap.PrefixCache()
+    apart = [measure_cell(lm, cell, max_new_tokens=3)[0] for cell in cells]
+    together = [measure_cell(lm, cell, prefix=prefix, max_new_tokens=3)[0] for cell in cells]
+    for one, other in zip(apart, together, strict=True):
+        assert one.facts["reply"] == other.facts["reply"]
+        for name in ("logprob", "foil_logprob", "mass", "advantage"):
+            assert getattr(one, name) == pytest.approx(getattr(other, name), abs=2e-5)
+
+
+def test_baselines_and_several_needles(make_lm: Any) -> None:
+    lm = make_lm("llama")
+    specs = needle_sweep(read_items()[:1], 3)
+    closed = next(s for s in specs if s.condition.get("baseline") == "closed_book")
+    oracle = next(s for s in specs if s.condition.get("baseline") == "oracle")
+    outcome, _ = measure_cell(lm, closed.build(lm.tokenizer), max_new_tokens=0)
+    assert (outcome.mass, outcome.advantage, outcome.strict) == (None, None, None)
+    assert outcome.logprob is not None
+    outcome, run = measure_cell(lm, oracle.build(lm.tokenizer), max_new_tokens=0)
+    assert outcome.advantage is None
+    assert outcome.mass == pytest.approx(run.budget()["document"], abs=1e-6)
+
+    spec = next(
+        s for s in niah(read_items()[:1], lengths=[450], depths=[0.5], mode="multi_value") if "depth" in s.condition
+    )
+    cell = spec.build(lm.tokenizer)
+    assert len(cell.needles) > 1
+    outcome, run = measure_cell(lm, cell, max_new_tokens=0)
+    own = [run.document_spans[needle] for needle in cell.needles]
+    rest = [span for span in run.document_spans if span not in own]
+    assert run.row_mass is not None
+    mass, visible = run.row_mass.astype(np.float64), run.visible[:, None].astype(np.float64)
+    advantage = np.log(mass[..., own].sum(-1) / visible[..., own].sum(-1)) - np.log(
+        mass[..., rest].sum(-1) / visible[..., rest].sum(-1)
+    )
+    assert outcome.mass == pytest.approx(mass[..., own].sum(-1).mean(), abs=1e-6)
+    assert outcome.advantage == pytest.approx(advantage.mean(), abs=1e-6)
+
+
+def test_filler_control_runs(make_lm: Any) -> None:
+    lm = make_lm("llama")
+    for spec in filler_control(read_items()[:1], lengths=[450], fillers=["repeated"]):
+        outcome, _ = measure_cell(lm, spec.build(lm.tokenizer), max_new_tokens=2)
+        assert outcome.logprob is not None
+
+
+def test_a_reply_ends_where_generation_ends(make_lm: Any) -> None:
+    lm = make_lm("llama")
+    cell = needle_sweep(read_items()[:1], 3)[0].build(lm.tokenizer)
+    encoded = cell.prompt.encode(lm.tokenizer)
+    own = ap.measure(lm, cell.prompt, max_new_tokens=8)
+    lm.model.generation_config.eos_token_id = own.answer_ids[3]
+    reply = greedy_reply(lm, encoded, 8, ap.PrefixCache())
+    end = own.answer_ids.index(own.answer_ids[3])
+    assert reply == lm.tokenizer.decode(own.answer_ids[:end], skip_special_tokens=True)

@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from attnprobe.errors import InputError
+from attnprobe.tasks.context_rot import context_rot_gap
+from attnprobe.tasks.published import BY_LENGTH, BY_POSITION, beside_published
+
+
+def test_the_curves_are_what_their_sources_say_of_them() -> None:
+    by_model = {curve.model: curve for curve in BY_POSITION}
+    gpt = by_model["GPT-3.5-Turbo"]
+    # The paper's abstract claim: in the middle it does worse than without any document.
+    assert min(gpt.accuracy) < gpt.closed_book < gpt.accuracy[0] < gpt.oracle
+    assert [model for model, curve in by_model.items() if min(curve.accuracy) < curve.closed_book] == ["GPT-3.5-Turbo"]
+    assert all(0 < value < 1 for curve in (*BY_POSITION, *BY_LENGTH) for value in curve.accuracy)
+    assert gpt.relative == (0, 4 / 19, 9 / 19, 14 / 19, 1)
+    assert float(context_rot_gap(np.array(gpt.accuracy))) == pytest.approx(0.758 - (0.572 + 0.538 + 0.554) / 3)
+    assert all(curve.accuracy[0] > curve.accuracy[-1] and "20" in curve.source for curve in BY_LENGTH)
+
+
+def test_the_same_documents_and_metric_are_comparable() -> None:
+    own = np.linspace(0.9, 0.5, 20)
+    row = beside_published(own.tolist(), "best_subspan_em")[0]
+    assert row.not_comparable == ()
+    assert row.tested == (True,) * 5
+    assert row.yours == pytest.approx(own[[0, 4, 9, 14, 19]].tolist())
+    json.dumps(row.to_dict(), allow_nan=False)
+
+
+def test_other_documents_and_metrics_are_flagged_and_interpolated() -> None:
+    rows = beside_published([1.0, 0.0, 1.0], "strict")
+    assert len(rows) == len(BY_POSITION)
+    for row in rows:
+        assert row.not_comparable == ("3 documents, not 20", "scored by strict, not best_subspan_em")
+        assert row.tested == (True, False, False, False, True)
+        assert row.yours == pytest.approx([abs(2 * x - 1) for x in row.published.relative])
+        assert "not comparable" in repr(row)
+
+
+@pytest.mark.parametrize("bad", [[0.5], [50.0, 60.0], [0.5, float("nan")], [[0.5, 0.5]]])
+def test_what_is_no_curve_is_refused(bad: list[float]) -> None:
+    with pytest.raises(InputError, match="give two fractions or more, one a position"):
+        beside_published(bad, "strict")
