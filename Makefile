@@ -47,10 +47,10 @@ newest: setup ## every test but the GPU's, with the newest transformers (constra
 floor: $(FLOOR)/.installed ## the core's tests, with the oldest supported transformers (constraints-floor.txt)
 	$(TEST_ENV) ATTNPROBE_FLOOR=1 $(FLOOR)/bin/python $(PYTEST) tests/attnprobe tests/test_project.py $(ARGS)
 
-triton-floor: $(VENV)/triton-floor/.installed ## the Triton kernels' tests and Hopper code, with the oldest supported Triton
+triton-floor: $(VENV)/triton-floor/.installed ## the Triton kernels' tests and machine code, with the oldest supported Triton
 	$(TEST_ENV) PYTHONPATH=$(VENV)/triton-floor $(PY) $(PYTEST) $(wildcard tests/kernels/test_triton_*.py) $(ARGS)
-	PYTHONPATH=$(VENV)/triton-floor:kernels $(PY) -m attnprobe_kernels.targets --target sm_90 \
-	  --kernel span_lse --kernel span_top --kernel column_mass --kernel prefill_map
+	PYTHONPATH=$(VENV)/triton-floor:kernels $(PY) -m attnprobe_kernels.targets
+	PYTHONPATH=$(VENV)/triton-floor:kernels $(PY) -m attnprobe_kernels.targets --target sm_90
 
 targets: setup ## compile every kernel variant for six GPU targets, without a GPU (about ten minutes)
 	PYTHONPATH=kernels $(PY) -m attnprobe_kernels.targets --all $(ARGS)

@@ -186,7 +186,9 @@ def generation(args: argparse.Namespace) -> None:
 def write(path: Path | None, record: dict[str, Any]) -> None:
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(record, indent=1) + "\n")
+        part = path.with_suffix(".part")
+        part.write_text(json.dumps(record, indent=1) + "\n")
+        part.replace(path)
 
 
 def peak_bytes() -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
+from typing import SupportsIndex
 
 import numpy as np
 import torch
@@ -218,6 +220,8 @@ def column_mass(
     check_devices(q, lse_total=lse_total)
     if lse_total.shape != q.shape[:3]:
         raise ValueError(f"lse_total must be [B, Hq, A] = {tuple(q.shape[:3])}, got {tuple(lse_total.shape)}")
+    if not lse_total.is_floating_point():
+        raise ValueError(f"lse_total must hold floats, got {lse_total.dtype}")
     if not q.shape[2]:
         raise ValueError("q holds no rows, and column_mass is a mean over rows")
     if sinks is not None:
@@ -232,7 +236,7 @@ def prefill_map(
     k: Float[Tensor, "B Hkv N D"],
     segments: Segments | Sequence[Segments],
     *,
-    block: int = 128,
+    block: SupportsIndex = 128,
     scale: float | None = None,
     q_start: int | None = None,
     window: int | None = None,
@@ -257,16 +261,20 @@ def prefill_map(
     Returns
     -------
     float32 ``[B, Hq, ceil(A / block), S]`` (float64 from ``naive``), one more column for the sink with ``sinks``. A
-    row that sees nothing has no mass but counts, so a block's masses sum to the part of its rows that see something. A
-    row that sees a nan makes its whole block nan.
+    row that sees nothing counts: without ``sinks`` it has no mass, so a block's masses sum to the part of its rows that
+    see something; with them the sink takes all of it. A row that sees a nan makes its whole block nan.
 
     Raises
     ------
     ValueError
         As in :func:`span_lse`; ``block`` is not positive.
     """
-    if block < 1:
-        raise ValueError(f"block must be at least one row, got {block}")
+    try:
+        n_rows = operator.index(block)
+    except TypeError:
+        raise ValueError(f"block must be a whole number of rows, got {block!r}") from None
+    if n_rows < 1:
+        raise ValueError(f"block must be at least one row, got {n_rows}")
     args = check_rows(
         q,
         k,
@@ -282,6 +290,6 @@ def prefill_map(
         allow_tf32=allow_tf32,
     )
     tables = check_segments(args, segments)
-    block = min(block, max(q.shape[2], 1))  # a number that kernels can hold
+    n_rows = min(n_rows, max(q.shape[2], 1))  # a number that kernels can hold
     with torch.autocast(q.device.type, enabled=False):
-        return choose(backend, args).prefill_map(args, tables, block, sinks)
+        return choose(backend, args).prefill_map(args, tables, n_rows, sinks)

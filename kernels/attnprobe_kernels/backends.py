@@ -13,14 +13,15 @@ from torch import Tensor
 from attnprobe_kernels.rows import RowArguments
 from attnprobe_kernels.segments import Segments
 from attnprobe_kernels.spans import SpanTop
-from attnprobe_kernels.tiles import MAX_FLOAT32_HEAD_DIM_AMD, MAX_HEAD_DIM
+from attnprobe_kernels.tiles import MAX_FLOAT32_HEAD_DIM_AMD, MAX_FLOAT32_HEAD_DIM_WIDE, MAX_HEAD_DIM, MAX_TILE
 
 BackendName = Literal["auto", "triton", "chunked", "naive"]
 BACKENDS: tuple[str, ...] = get_args(BackendName)
 TRITON_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
-MAX_SOFTCAP = 100.0
-"""Up to here the kernels' tanh leaves float32 masses within 1e-5."""
+MAX_SOFTCAP = 50.0
+"""The largest that models in use have. Up to here the kernels' tanh leaves float32 masses within 1e-5, with the errors
+of the hardware's exponential and reciprocal simulated; the interpreter, whose own are exact, is better."""
 MIN_CAPABILITY = (8, 0)
 """Of NVIDIA devices, for Triton."""
 
@@ -62,6 +63,11 @@ def choose(backend: str, args: RowArguments) -> Backend:
     return importlib.import_module(f"attnprobe_kernels.{module}")
 
 
+def wide_offsets(args: RowArguments) -> bool:
+    """Whether two elements of one tile of queries or keys can be 2 ** 31 elements apart."""
+    return any(MAX_TILE * x.stride(2) + x.shape[3] * x.stride(3) >= 2**31 for x in (args.q, args.k))
+
+
 def triton_refusal(args: RowArguments) -> str | None:
     """Why the Triton kernels cannot take these arguments; ``None`` if they can."""
     if args.mask is not None:
@@ -72,6 +78,11 @@ def triton_refusal(args: RowArguments) -> str | None:
         return f"takes head dimensions up to {MAX_HEAD_DIM}, got {args.q.shape[3]}"
     if torch.version.hip and args.q.dtype == torch.float32 and args.q.shape[3] > MAX_FLOAT32_HEAD_DIM_AMD:
         return f"takes float32 head dimensions up to {MAX_FLOAT32_HEAD_DIM_AMD} on AMD devices, got {args.q.shape[3]}"
+    if args.q.dtype == torch.float32 and args.q.shape[3] > MAX_FLOAT32_HEAD_DIM_WIDE and wide_offsets(args):
+        return (
+            f"takes float32 head dimensions up to {MAX_FLOAT32_HEAD_DIM_WIDE} where 128 rows or keys of one head span "
+            f"2 ** 31 elements, got {args.q.shape[3]}"
+        )
     if args.softcap is not None and args.softcap > MAX_SOFTCAP:
         return f"takes softcaps up to {MAX_SOFTCAP:g}, beyond which its tanh is too coarse, got {args.softcap:g}"
     if find_spec("triton") is None:

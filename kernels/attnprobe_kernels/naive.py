@@ -92,6 +92,8 @@ def prefill_map(args: RowArguments, segments: list[Segments], block: int, sinks:
             out[sample, :, :, span] = mass[sample, :, :, : len(owners)][:, :, owners == span].sum(dim=-1)
     if sinks is not None:
         out[..., n_spans] = mass[..., -1]
+    # A row that sees a nan has no shares at all, not even of a span without keys.
+    out = out.masked_fill(mass.isnan().any(dim=-1, keepdim=True), float("nan"))
     means = out.new_empty((*out.shape[:2], -(-out.shape[2] // block), out.shape[3]))
     for index in range(means.shape[2]):
         means[:, :, index] = out[:, :, index * block : (index + 1) * block].mean(dim=2)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from attnprobe_kernels.uploads import stream_of, upload
+from attnprobe_kernels.uploads import upload_once
 
 
 @dataclass(frozen=True)
@@ -44,11 +43,6 @@ def cut_rows(n_rows: int, block: int, tile: int) -> tuple[np.ndarray, np.ndarray
     )
 
 
-@lru_cache(maxsize=16)
-def _piece_table(n_rows: int, block: int, tile: int, device: torch.device, stream: int) -> PieceTable:
-    return PieceTable(*(upload(table, device) for table in cut_rows(n_rows, block, tile)))
-
-
 def piece_table(n_rows: int, block: int, tile: int, device: torch.device) -> PieceTable:
     """The table on a device, uploaded once a stream: the layers of a model share it."""
-    return _piece_table(n_rows, block, tile, device, stream_of(device))
+    return PieceTable(*upload_once(("pieces", n_rows, block, tile), lambda: cut_rows(n_rows, block, tile), device))

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from attnprobe_kernels.segments import HIDDEN, Segments
-from attnprobe_kernels.uploads import stream_of, upload
+from attnprobe_kernels.uploads import upload_once
 from attnprobe_kernels.visible import visible_intervals
 
 
@@ -48,12 +47,9 @@ class RowArguments:
         stream."""
         if isinstance(self.visible, Tensor):
             return self.visible.contiguous()
-        return _upload(self.visible.tobytes(), self.visible.shape, self.q.device, stream_of(self.q.device))
-
-
-@lru_cache(maxsize=128)
-def _upload(intervals: bytes, shape: tuple[int, ...], device: torch.device, stream: int) -> Tensor:
-    return upload(np.frombuffer(intervals, dtype=np.int32).reshape(shape).copy(), device)
+        visible = self.visible
+        key = ("visible", visible.tobytes(), visible.shape)
+        return upload_once(key, lambda: (visible.copy(),), self.q.device)[0]
 
 
 def _check_visible(
@@ -80,6 +76,8 @@ def _check_visible(
 def check_devices(q: Tensor, **others: Tensor | None) -> None:
     """Refuse tensors that are not beside q, by name."""
     for name, tensor in others.items():
+        if tensor is not None and not isinstance(tensor, Tensor):
+            raise ValueError(f"{name} is a {type(tensor).__name__}; give a torch tensor")
         if tensor is not None and tensor.device != q.device:
             raise ValueError(f"{name} is on {tensor.device} and q on {q.device}: move {name} to q's device")
 
@@ -88,14 +86,14 @@ def check_rows(
     q: Tensor,
     k: Tensor,
     *,
-    scale: float | None,
-    q_start: int | None,
-    window: int | None,
-    softcap: float | None,
-    key_bias: Tensor | None,
-    alibi_slopes: Tensor | None,
-    visible: Tensor | np.ndarray | None,
-    mask: Tensor | None,
+    scale: float | None = None,
+    q_start: int | None = None,
+    window: int | None = None,
+    softcap: float | None = None,
+    key_bias: Tensor | None = None,
+    alibi_slopes: Tensor | None = None,
+    visible: Tensor | np.ndarray | None = None,
+    mask: Tensor | None = None,
     sinks: Tensor | None = None,
     allow_tf32: bool = False,
 ) -> RowArguments:
@@ -113,8 +111,8 @@ def check_rows(
     check_devices(q, k=k, key_bias=key_bias, alibi_slopes=alibi_slopes, mask=mask, sinks=sinks)
     if scale is not None and not math.isfinite(scale):
         raise ValueError(f"scale must be finite, got {scale}")
-    if softcap is not None and not softcap > 0:
-        raise ValueError(f"softcap must be positive, got {softcap}")
+    if softcap is not None and not (softcap > 0 and math.isfinite(softcap)):
+        raise ValueError(f"softcap must be positive and finite, got {softcap}")
     if alibi_slopes is not None and mask is not None:
         raise ValueError("alibi_slopes need causal rows; with a mask, add the bias to a float mask instead")
     if key_bias is not None and tuple(key_bias.shape) not in {(n_samples, heads, n_keys) for heads in (1, n_q_heads)}:
@@ -127,6 +125,8 @@ def check_rows(
         raise ValueError(f"sinks must be [Hq] = ({n_q_heads},), got {tuple(sinks.shape)}")
     if mask is not None and tuple(mask.shape) not in {(n_samples, heads, n_rows, n_keys) for heads in (1, n_q_heads)}:
         raise ValueError(f"mask must be [B, Hq or 1, A, N], got {tuple(mask.shape)}")
+    if mask is not None and not (mask.dtype == torch.bool or mask.is_floating_point()):
+        raise ValueError(f"mask must hold bools (True = seen) or floats (added to the logits), got {mask.dtype}")
     if mask is not None and (q_start is not None or window is not None):
         raise ValueError("mask says what rows see: fold q_start and window into it")
     start = n_keys - n_rows if q_start is None else q_start
@@ -160,6 +160,9 @@ def check_segments(args: RowArguments, segments: Segments | Sequence[Segments]) 
     """
     n_samples, n_keys = args.k.shape[0], args.k.shape[2]
     listed = [segments] * n_samples if isinstance(segments, Segments) else list(segments)
+    for table in listed:
+        if not isinstance(table, Segments):
+            raise ValueError(f"segments holds {table!r}; give Segments (Segments.from_bounds(...)), or one a sample")
     if len(listed) != n_samples:
         raise ValueError(f"{len(listed)} segment tables for {n_samples} samples")
     for table in listed:

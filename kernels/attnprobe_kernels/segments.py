@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -34,6 +35,8 @@ class Segments:
     n_spans: int
 
     def __post_init__(self) -> None:
+        for name in ("starts", "stops", "owners"):  # tables are looked up by their content
+            object.__setattr__(self, name, tuple(map(operator.index, getattr(self, name))))
         edge = 0
         for start, stop, owner in zip(self.starts, self.stops, self.owners, strict=True):
             if start != edge:

@@ -197,6 +197,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if os.environ.get("TRITON_INTERPRET", "0") not in ("", "0"):
         print("TRITON_INTERPRET is set: the interpreter replaces the compiler; unset it", file=sys.stderr)
         return 2
+    known = dict.fromkeys(variant.kernel for variant in variants())
+    unknown = [kernel for kernel in options.kernel or () if kernel not in known]
+    if unknown:
+        parser.error(f"--kernel {unknown[0]}: no such kernel; choose from {', '.join(known)}")
     chosen = [
         variant
         for variant in variants(options.target or tuple(TARGETS), exhaustive=options.all)

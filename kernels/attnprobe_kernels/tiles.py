@@ -1,6 +1,6 @@
 """Which tiles a kernel uses and how long its units are: a small cost model instead of an autotuner.
 
-It needs nothing but the shapes and five figures of the device, so it can be read, tested without a GPU, and gives the
+It needs nothing but the shapes and four figures of the device, so it can be read, tested without a GPU, and gives the
 same choice in every run. The limits on tiles come from the compilers: no variant may spill registers or need more
 shared memory than the device has (``python -m attnprobe_kernels.targets`` checks that).
 """
@@ -19,6 +19,7 @@ MAX_HEAD_DIM = 512
 MAX_TILE = 128  # rows or keys
 MAX_REGISTERS = 255  # of a thread on NVIDIA devices; ptxas spills a few for the sake of occupancy unless it is told
 MAX_FLOAT32_HEAD_DIM_AMD = 256  # beyond it AMD's compiler spills, whatever the tile
+MAX_FLOAT32_HEAD_DIM_WIDE = 256  # the same of Triton 3.6 where offsets within a tile take 64 bits
 
 
 @dataclass(frozen=True)
@@ -226,6 +227,9 @@ def map_tiles(
         Offsets within a tile take 64 bits: twice the registers for addresses, so the tiles of scattered elements.
     """
     tiles = loaded_tiles(device, dtype, head_dim, n_rows, scattered=scattered or wide)
+    oldest = device.generation == 8 and dtype != torch.float32 and 128 < sum(split_head_dim(head_dim)) < 256
+    if oldest or (wide and dtype == torch.float32 and device.generation):
+        tiles = replace(tiles, stages=1)  # with a tile on its way Triton 3.6 spills
     if not biased:
         return tiles
     edge = min(tiles.edge, 16) if dtype == torch.float32 else tiles.edge
@@ -267,6 +271,12 @@ def compiler_options(*, nvidia: bool, tiles: Tiles | None = None) -> dict[str, o
     return options
 
 
+BOUND_BLOCK = 128
+"""Row blocks whose bounds ``column_mass`` reads at a time."""
+PIECE_TILE = (32, 64)
+"""Pieces and columns of one step of the kernel that adds pieces into blocks."""
+
+
 def merge_tile(rows: int) -> tuple[int, int]:
     """Rows and units of one step of the merging kernels: 2048 values."""
     across = _power(rows, 4, 256)
@@ -306,7 +316,7 @@ def map_shares(device: Device, tile_rows: int, n_heads: int, n_tiles: int, n_spa
     return max(range(1, most + 1), key=lambda shares: (filled(shares), shares))
 
 
-@lru_cache(maxsize=128)
+@lru_cache(maxsize=1024)
 def choose_unit(device: Device, segments: tuple[Segments, ...], tiles: Tiles, row_programs: int) -> int:
     """Keys a unit: long enough to be worth a program, short enough that the programs fill the device evenly.
 

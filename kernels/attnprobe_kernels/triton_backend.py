@@ -10,12 +10,14 @@ import torch
 import triton
 from torch import Tensor
 
+from attnprobe_kernels.backends import wide_offsets
 from attnprobe_kernels.pieces import piece_table
 from attnprobe_kernels.rows import RowArguments
 from attnprobe_kernels.segments import Segments
 from attnprobe_kernels.spans import SpanTop
 from attnprobe_kernels.tiles import (
-    MAX_TILE,
+    BOUND_BLOCK,
+    PIECE_TILE,
     Tiles,
     choose_unit,
     column_tiles,
@@ -34,7 +36,6 @@ from attnprobe_kernels.triton_prefill_map import add_pieces_kernel, prefill_map_
 from attnprobe_kernels.triton_span_lse import merge_units_kernel, unit_lse_kernel
 from attnprobe_kernels.units import UnitTable, narrowed, seen_columns, unit_table
 
-BOUND_BLOCK = 128
 MAX_LATE_SCALE = 2000.0
 MAX_PROGRAMS = 2**31 - 1
 
@@ -51,11 +52,6 @@ def _on(device: torch.device) -> AbstractContextManager[object]:
 
 def _scattered(args: RowArguments) -> bool:
     return args.q.shape[3] > 1 and (args.q.stride(3) != 1 or args.k.stride(3) != 1)
-
-
-def _wide(args: RowArguments) -> bool:
-    """Whether two elements of one tile of queries or keys can be 2 ** 31 elements apart."""
-    return any(MAX_TILE * x.stride(2) + x.shape[3] * x.stride(3) >= 2**31 for x in (args.q, args.k))
 
 
 def late_scale(args: RowArguments) -> bool:
@@ -217,7 +213,7 @@ def column_mass(args: RowArguments, lse_total: Tensor) -> Tensor:
     tiles = column_tiles(device, args.q.dtype, head_dim, n_rows, scattered=_scattered(args))
     n_blocks, n_tiles = triton.cdiv(n_rows, tiles.rows), triton.cdiv(n_keys, tiles.keys)
     features = _features(args)
-    bounds = torch.empty((n_samples, n_blocks, 4), dtype=torch.int32, device=args.q.device)
+    bounds = torch.empty((n_samples, n_q_heads, n_blocks, 4), dtype=torch.int32, device=args.q.device)
     total2 = torch.empty((n_samples, n_q_heads, n_blocks * tiles.rows), dtype=torch.float32, device=args.q.device)
     with _on(args.q.device):
         row_bounds_kernel[_grid(n_blocks, n_q_heads, n_samples)](
@@ -261,7 +257,7 @@ def prefill_map(args: RowArguments, segments: list[Segments], block: int, sinks:
     if not out.numel():
         return out
     device = device_of(args.q.device)
-    wide = _wide(args)
+    wide = wide_offsets(args)
     tiles = map_tiles(
         device,
         args.q.dtype,
@@ -312,8 +308,8 @@ def prefill_map(args: RowArguments, segments: list[Segments], block: int, sinks:
                 n_pieces,
                 n_blocks,
                 n_columns,
-                BP=32,
-                BC=64,
+                BP=PIECE_TILE[0],
+                BC=PIECE_TILE[1],
                 **compiler_options(nvidia=uses_ptx(args.q.device)),
             )
     return out

@@ -17,7 +17,7 @@ from attnprobe_kernels.triton_common import FAR, LOG2E, load_bias, load_part, lo
 def row_bounds_kernel(
     visible,  # int32 [B, A, 2]
     total,  # [B, Hq, A] natural log
-    bounds,  # int32 [B, row blocks, 4]
+    bounds,  # int32 [B, Hq, row blocks, 4]
     total2,  # float32 [B, Hq, n_blocks * BR] base 2
     n_rows,
     n_blocks,
@@ -38,17 +38,19 @@ def row_bounds_kernel(
     b_lo = tl.load(p_visible, mask=m_a, other=0)
     b_hi = tl.load(p_visible + 1, mask=m_a, other=0)
     m_sees = b_lo < b_hi
-    if i_hq == 0:
-        p_bounds = bounds + (i_b * n_blocks + i_block) * 4
-        tl.store(p_bounds, tl.min(tl.where(m_sees, b_lo, FAR), 0))
-        tl.store(p_bounds + 1, tl.max(tl.where(m_sees, b_hi, 0), 0))
-        # A block with rows that see nothing (or are not there) takes the masked loop: their q may hold anything.
-        tl.store(p_bounds + 2, tl.max(tl.where(m_sees, b_lo, FAR), 0))
-        tl.store(p_bounds + 3, tl.min(tl.where(m_sees, b_hi, 0), 0))
     # A row that sees nothing shares nothing out: an infinite total takes every share to zero.
     p_total = total + i_b * stride_tb + i_hq.to(tl.int64) * stride_th + b_a.to(tl.int64) * stride_ta
     b_total = tl.load(p_total, mask=m_a, other=0.0).to(tl.float32) * LOG2E
-    p_total2 = total2 + (i_b * n_q_heads + i_hq) * (n_blocks * BR) + b_a
+    i_bh = i_b * n_q_heads + i_hq
+    p_bounds = bounds + (i_bh * n_blocks + i_block) * 4
+    tl.store(p_bounds, tl.min(tl.where(m_sees, b_lo, FAR), 0))
+    tl.store(p_bounds + 1, tl.max(tl.where(m_sees, b_hi, 0), 0))
+    # The masked loop takes a block with rows that see nothing (or are not there), for their q may hold anything, and
+    # one with totals of nan, which are none of a column that no row gives weight.
+    m_free = m_sees & (b_total == b_total)
+    tl.store(p_bounds + 2, tl.max(tl.where(m_free, b_lo, FAR), 0))
+    tl.store(p_bounds + 3, tl.min(tl.where(m_free, b_hi, 0), 0))
+    p_total2 = total2 + i_bh * (n_blocks * BR) + b_a
     tl.store(p_total2, tl.where(m_sees & (b_total != float("-inf")), b_total, float("inf")))
 
 
@@ -105,7 +107,8 @@ def _take_rows(
     if MASKED:
         # After the exponential: a total of nan is one for the columns that the row sees, not for all.
         b_lo = tl.load(p_visible + b_a * 2, mask=m_a, other=0)
-        b_share = tl.where((b_n[:, None] >= b_lo[None, :]) & (b_n[:, None] < b_hi[None, :]), b_share, 0.0)
+        m_share = (b_n[:, None] >= b_lo[None, :]) & (b_n[:, None] < b_hi[None, :]) & (b_z != float("-inf"))
+        b_share = tl.where(m_share, b_share, 0.0)
     return b_mass + tl.sum(b_share, 1)
 
 
@@ -114,7 +117,7 @@ def column_mass_kernel(
     q,
     k,
     visible,  # int32 [B, A, 2]
-    bounds,  # int32 [B, row blocks, 4]
+    bounds,  # int32 [B, Hq, row blocks, 4]
     total2,  # float32 [B, Hq, n_blocks * BR] base 2, infinite for a row that sees nothing
     slopes,  # [Hq] or None
     bias,  # [B, Hq or 1, N] or None
@@ -160,6 +163,7 @@ def column_mass_kernel(
     b_n = i_tile * BN + tl.arange(0, BN)
     m_n = b_n < n_keys
     first, stop = i_tile * BN, tl.minimum(i_tile * BN + BN, n_keys)
+    i_bh = i_b * (n_kv_heads * G) + i_hq
 
     # Row blocks that see some of the tile, and the run of those that see all of it.
     some_first, some_last = n_blocks, 0
@@ -167,7 +171,7 @@ def column_mass_kernel(
     for i in range(0, n_blocks, BB):
         b_i = i + tl.arange(0, BB)
         m_i = b_i < n_blocks
-        p_bounds = bounds + (i_b * n_blocks + b_i) * 4
+        p_bounds = bounds + (i_bh * n_blocks + b_i) * 4
         m_some = m_i & (tl.load(p_bounds, mask=m_i, other=0) < stop)
         m_some = m_some & (tl.load(p_bounds + 1, mask=m_i, other=0) > first)
         m_all = m_some & (tl.load(p_bounds + 2, mask=m_i, other=0) <= first)
@@ -199,7 +203,6 @@ def column_mass_kernel(
     else:
         b_bias = None
     p_q = q + i_b * stride_qb + i_hq.to(tl.int64) * stride_qh
-    i_bh = i_b * (n_kv_heads * G) + i_hq
     p_total = total2 + i_bh * (n_blocks * BR)
     p_visible = visible + i_b * n_rows * 2
 

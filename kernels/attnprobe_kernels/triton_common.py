@@ -42,13 +42,17 @@ def load_part(p_part, m_vector, b_d, FIRST: tl.constexpr, WIDTH: tl.constexpr, D
 
 @triton.jit
 def load_bias(p_bias, m_bias):
-    """Biases in float32. Half the dtype's minimum and less means unseen: only float16's would weigh something."""
+    """Biases in float32; half the dtype's minimum or less means unseen, and becomes ``-inf``."""
     if m_bias is None:
         b_bias = tl.load(p_bias).to(tl.float32)
     else:
         b_bias = tl.load(p_bias, mask=m_bias, other=0.0).to(tl.float32)
     if p_bias.dtype.element_ty == tl.float16:
         b_bias = tl.where(b_bias <= -32752.0, float("-inf"), b_bias)
+    elif p_bias.dtype.element_ty == tl.bfloat16:
+        b_bias = tl.where(b_bias <= -1.6947656946257677e38, float("-inf"), b_bias)
+    elif p_bias.dtype.element_ty == tl.float32:
+        b_bias = tl.where(b_bias <= -1.7014117331926443e38, float("-inf"), b_bias)
     return b_bias
 
 
@@ -70,8 +74,10 @@ def product(b_x, b_y, b_x2, b_y2, PRECISION: tl.constexpr):
 def bend(b_s, scale, softcap, SOFTCAP: tl.constexpr):
     """(tanh(x) - 1) / 2 = -1 / (1 + e^2x), x being the scaled dot product over the softcap: between -1 and 0.
 
-    Right to 1e-7 and at both infinities (PTX's tanh.approx is right to 5e-4 only). ``SOFTCAP`` is 1 for portable
-    arithmetic, 2 for an instruction of NVIDIA's: a plain division costs six for operands that do not occur here.
+    Right at both infinities, and elsewhere to 1e-7 with exact division and powers, as in the interpreter; the
+    hardware's approximations of both are a few times coarser (PTX's tanh.approx is right to 5e-4 only). ``SOFTCAP`` is
+    1 for portable arithmetic, 2 for an instruction of NVIDIA's: a plain division costs six for operands that do not
+    occur here.
     """
     b_denominator = 1.0 + tl.exp2(b_s * (scale / softcap * (2.0 * LOG2E)))
     if SOFTCAP == 2:
@@ -94,4 +100,7 @@ def logits2(b_s, b_bias, b_slope, b_distance, scale, softcap, SOFTCAP: tl.conste
         b_z += b_bias * LOG2E
     if b_slope is not None:
         b_z += (b_slope * LOG2E) * b_distance
+    if b_bias is not None:
+        # A hidden key may hold nan, and no sum takes that away.
+        b_z = tl.where(b_bias == float("-inf"), float("-inf"), b_z)
     return b_z

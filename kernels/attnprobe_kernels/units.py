@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from attnprobe_kernels.segments import HIDDEN, Segments
-from attnprobe_kernels.uploads import stream_of, upload
+from attnprobe_kernels.uploads import upload_once
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def seen_columns(visible: np.ndarray) -> Seen:
     )
 
 
-@lru_cache(maxsize=128)
+@lru_cache(maxsize=1024)  # a layer may ask for an interval a row
 def narrowed(segments: tuple[Segments, ...], seen: Seen) -> tuple[Segments, ...]:
     """The segments with no owner for keys outside what is seen, so that no unit is cut there."""
     tables = []
@@ -81,11 +81,6 @@ def cut(segments: tuple[Segments, ...], unit: int) -> tuple[np.ndarray, np.ndarr
     return np.concatenate(rows).astype(np.int32), edges.astype(np.int32)
 
 
-@lru_cache(maxsize=128)  # a layer may ask for dozens of intervals
-def _unit_table(segments: tuple[Segments, ...], unit: int, device: torch.device, stream: int) -> UnitTable:
-    return UnitTable(*(upload(table, device) for table in cut(segments, unit)))
-
-
 def unit_table(segments: tuple[Segments, ...], unit: int, device: torch.device) -> UnitTable:
     """The unit table on a device, uploaded once a stream: the layers of a model share it."""
-    return _unit_table(segments, unit, device, stream_of(device))
+    return UnitTable(*upload_once(("units", segments, unit), lambda: cut(segments, unit), device))

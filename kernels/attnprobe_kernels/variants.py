@@ -5,12 +5,16 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from attnprobe_kernels.tiles import (
+    BOUND_BLOCK,
     MAX_FLOAT32_HEAD_DIM_AMD,
+    MAX_FLOAT32_HEAD_DIM_WIDE,
+    MAX_HEAD_DIM,
+    PIECE_TILE,
     Device,
     Tiles,
     column_tiles,
@@ -107,7 +111,7 @@ class Variant:
             absent = {} if top else dict.fromkeys(("top_units", "key_units", "top", "key"))
             return {"G": group, "BR": across, "BU": units, "TOP": top, "SINKS": True} | absent
         if self.kernel == "add_pieces":
-            return {"BP": 32, "BC": 64}
+            return {"BP": PIECE_TILE[0], "BC": PIECE_TILE[1]}
         if self.kernel == "row_bounds":
             return {"BR": tiles.rows}
         first, second = split_head_dim(self.head_dim)
@@ -135,7 +139,7 @@ class Variant:
             constants |= {"BM": tiles.rows, "BE": tiles.edge, "LATE_SCALE": late_scale, "BIAS": int(bias > 0)}
             constants |= {"BR": across, "BS": columns, "SINKS": True, "WIDE": self.kernel == "wide_map"}
         else:
-            constants |= {"BR": tiles.rows, "BE": tiles.edge, "BB": 128, "BIAS": bias > 0}
+            constants |= {"BR": tiles.rows, "BE": tiles.edge, "BB": BOUND_BLOCK, "BIAS": bias > 0}
         if not bias:
             constants |= {"bias": None}
         if "alibi" not in features:
@@ -204,9 +208,19 @@ def variants(targets: Sequence[str] = tuple(TARGETS), *, exhaustive: bool = Fals
     ]
     factors = {**FACTORS, "target": tuple(targets)}
     covering = [Variant(**row) for row in cover(factors, 3 if exhaustive else 2)]  # type: ignore[arg-type]
-    return [variant for variant in dict.fromkeys(common + covering) if _supported(variant)]
+    # A variant that is refused may hold pairs that no other one does: its neighbours hold them.
+    nearby = [
+        replace(variant, **change)
+        for variant in covering
+        if not _supported(variant)
+        for change in ({"dtype": "bf16"}, {"head_dim": MAX_FLOAT32_HEAD_DIM_WIDE}, {"kernel": "prefill_map"})
+    ]
+    return [variant for variant in dict.fromkeys(common + covering + nearby) if _supported(variant)]
 
 
 def _supported(variant: Variant) -> bool:
     on_amd = not TARGETS[variant.target].device.generation
-    return not (on_amd and DTYPES[variant.dtype] == torch.float32 and variant.head_dim > MAX_FLOAT32_HEAD_DIM_AMD)
+    longest = MAX_FLOAT32_HEAD_DIM_AMD if on_amd else MAX_HEAD_DIM
+    if variant.kernel == "wide_map":
+        longest = min(longest, MAX_FLOAT32_HEAD_DIM_WIDE)
+    return DTYPES[variant.dtype] != torch.float32 or variant.head_dim <= longest

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.environment import default_path, describe, device_name, write
+from benchmarks.environment import default_path, describe, device_name, unwritable, write
 from benchmarks.registry import CASES, QUICK_CASES
 from benchmarks.roofline import ceilings
 from benchmarks.runner import DeviceLost, Settings, failures, run
@@ -29,7 +29,12 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", default="", metavar="REGEX", help="cases whose name matches; --list shows the names")
     parser.add_argument("--list", action="store_true", help="names of the cases, and nothing else")
     parser.add_argument("--budget", type=float, default=600.0, metavar="SECONDS", help="start nothing new after this")
-    parser.add_argument("--backends", nargs="+", metavar="NAME", help="default: triton chunked; on a CPU chunked")
+    parser.add_argument(
+        "--backends",
+        nargs="+",
+        choices=("naive", "chunked", "triton"),
+        help="default: triton chunked; on a CPU chunked",
+    )
     parser.add_argument("--no-rivals", action="store_true", help="this package's backends alone")
     parser.add_argument("--compile-every-shape", action="store_true", help="FlexAttention on every case: many minutes")
     parser.add_argument("--json", type=Path, metavar="FILE", help="default: results/<device>-<date>.json")
@@ -40,7 +45,11 @@ def main(argv: list[str] | None = None) -> int:
     """Run; 0 if everything was right, 1 if a kernel was wrong or failed, 2 for bad arguments or no device."""
     begin = time.monotonic()
     args = parse(argv)
-    cases = [case for case in (QUICK_CASES if args.quick else CASES) if re.search(args.only, case.name)]
+    try:
+        cases = [case for case in (QUICK_CASES if args.quick else CASES) if re.search(args.only, case.name)]
+    except re.error as error:
+        print(f"--only {args.only!r} is no regular expression: {error}", file=sys.stderr)
+        return 2
     if args.list:
         print("\n".join(case.name for case in cases))
         return 0
@@ -54,6 +63,10 @@ def main(argv: list[str] | None = None) -> int:
         print("the real shapes take hours on a CPU; add --quick", file=sys.stderr)
         return 2
     device = torch.device(args.device)
+    path = args.json or default_path(device)
+    if refusal := unwritable(path):
+        print(refusal, file=sys.stderr)
+        return 2
     on_gpu = device.type == "cuda"
     backends = tuple(args.backends or (("triton", "chunked") if on_gpu else ("chunked",)))
     peaks, listed = ceilings(device, device_name(device))
@@ -75,7 +88,6 @@ def main(argv: list[str] | None = None) -> int:
         "datasheet": asdict(listed),
         "kernels": [],
     }
-    path = args.json or default_path(device)
     print(f"{results['device']['name']}, torch {torch.__version__}, {settings.dtype}, commit {results['commit']}")
     print(f"measured: {peaks.bandwidth or 0:.3g} bytes/s copied, {peaks.tensor or 0:.3g} FLOP/s of matrix products")
     lost = None

@@ -9,6 +9,7 @@ import os
 import platform
 import re
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,18 @@ def default_path(device: torch.device) -> Path:
     """``results/<device>-<date>.json``."""
     slug = re.sub(r"[^a-z0-9]+", "-", device_name(device).lower()).strip("-")
     return RESULTS / f"{slug}-{datetime.date.today().isoformat()}.json"
+
+
+def unwritable(path: Path) -> str | None:
+    """Why no file can be written at a path, or None; its folder is made if need be."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_dir():
+            return f"{path} is a folder; give the name of a file"
+        with tempfile.TemporaryFile(dir=path.parent):
+            return None
+    except OSError as error:
+        return f"{path} cannot be written: {error.strerror}; give another place for the results"
 
 
 def write(path: Path, results: dict[str, Any]) -> None:

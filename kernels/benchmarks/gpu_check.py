@@ -11,18 +11,19 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.environment import ROOT, default_path, describe, write
+from benchmarks.environment import ROOT, default_path, describe, unwritable, write
 from benchmarks.outcomes import NOT_RUN
 
 SHARES = {"tests": 0.45, "kernels": 0.7, "llama-1b": 0.78, "llama-8b": 1.0}
@@ -86,11 +87,14 @@ def run_stage(stage: Stage, seconds: float) -> dict[str, Any]:
             for index, (path, output) in enumerate(zip(paths, outputs, strict=True)):
                 command = [sys.executable, *stage.arguments, "--budget", f"{seconds - SPARE_SECONDS:.0f}"]
                 command += ["--json", str(path), *([] if alone else ["--share", str(index), str(stage.processes)])]
-                processes.append(subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=output))
+                # A session of its own: its compilers end with it, and an interrupt comes through us.
+                options: dict[str, Any] = {"cwd": ROOT, "env": environment, "start_new_session": True}
+                processes.append(subprocess.Popen(command, stdout=output, stderr=output, **options))
             statuses = [_wait(process, begin + seconds) for process in processes]
         finally:
             for process in processes:
-                process.kill()
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
         for output in outputs:
             if output is not None:
@@ -100,6 +104,11 @@ def run_stage(stage: Stage, seconds: float) -> dict[str, Any]:
             "seconds": time.monotonic() - begin,
             "results": [json.loads(path.read_text(encoding="utf-8")) for path in paths if path.is_file()],
         }
+
+
+def _stop(*_: Any) -> None:
+    """End as an interrupt does, so that no stage goes on alone."""
+    raise KeyboardInterrupt
 
 
 def _wait(process: subprocess.Popen[bytes], until: float) -> int:
@@ -122,7 +131,9 @@ def report(outcome: dict[str, dict[str, Any]]) -> list[str]:
         words = [f"{result['seconds']:.0f} s"]
         if tests:
             n_failed = sum(test.startswith("failed") for test in tests)
-            words.append(f"{len(tests) - n_left} of {len(tests)} tests run, {n_failed} failed")
+            n_skipped = tests.count("skipped")
+            skipped = f", {n_skipped} skipped" if n_skipped else ""
+            words.append(f"{len(tests) - n_left - n_skipped} of {len(tests)} tests run, {n_failed} failed{skipped}")
         records = [record for part in result["results"] for key in ("kernels", "runs") for record in part.get(key, [])]
         n_skipped = sum("left_out" in record for record in records)
         if n_skipped:
@@ -157,6 +168,10 @@ def main(argv: list[str] | None = None) -> int:
     device = torch.device(args.device)
     path = default_path(device)
     path = path if args.out is None else args.out / path.name
+    if refusal := unwritable(path):
+        print(f"gpu-check: {refusal}", file=sys.stderr)
+        return 2
+    signal.signal(signal.SIGTERM, _stop)  # what `timeout` sends
     results: dict[str, Any] = {**describe(device), "quick": args.quick, "stages": {}}
     for stage in stages(args.device, args.quick):
         until = args.budget * SHARES.get(stage.name, 1.0)

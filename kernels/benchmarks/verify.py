@@ -68,8 +68,7 @@ def _head_lse(case: Case, inputs: Inputs, head: int, rows: Sequence[int]) -> Ten
 def _head_logits(case: Case, inputs: Inputs, head: int, rows: Sequence[int]) -> Tensor:
     """float64 ``[len(rows), N]`` of one query head, by the definition; ``-inf`` where a row does not see a key."""
     queries, keys, visible = _head_inputs(case, inputs, head, rows)
-    given = dict.fromkeys(("scale", "q_start", "window", "softcap", "key_bias", "alibi_slopes", "mask"))
-    z = logits(check_rows(queries, keys, visible=visible, **given))[0, 0]
+    z = logits(check_rows(queries, keys, visible=visible))[0, 0]
     return torch.nn.functional.pad(z, (case.first_key, 0), value=float("-inf"))
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,20 +15,17 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from attnprobe_kernels import Segments, column_mass, prefill_map, span_lse
 from attnprobe_kernels.backends import MAX_SOFTCAP, choose, triton_refusal
-from attnprobe_kernels.rows import check_rows
+from attnprobe_kernels.rows import check_devices, check_rows, check_segments
 
 ONE = cut_evenly(20, 1)
-
-
-def arguments(q, k, **given):
-    names = ("scale", "q_start", "window", "softcap", "key_bias", "alibi_slopes", "visible", "mask")
-    return check_rows(q, k, **{name: given.get(name) for name in names})
 
 
 @pytest.mark.parametrize(
     ("features", "message"),
     [
-        ({"softcap": 0.0}, "softcap must be positive, got 0.0"),
+        ({"softcap": 0.0}, "softcap must be positive and finite, got 0.0"),
+        ({"softcap": float("inf")}, "softcap must be positive and finite, got inf"),
+        ({"softcap": float("nan")}, "softcap must be positive and finite, got nan"),
         ({"q_start": -1}, "rows -1 to 2 are outside the 20 keys"),
         ({"q_start": 18}, "rows 18 to 21 are outside the 20 keys"),
         ({"visible": np.zeros((1, 3, 2), np.int32), "window": 3}, "visible replaces q_start and window"),
@@ -39,6 +38,10 @@ def arguments(q, k, **given):
         ({"window": -4}, "window must be at least one token, got -4"),
         ({"scale": float("nan")}, "scale must be finite, got nan"),
         ({"mask": torch.ones((1, 4, 3, 20), dtype=torch.bool), "alibi_slopes": torch.ones(4)}, "alibi_slopes need"),
+        (
+            {"mask": torch.ones((1, 4, 3, 20), dtype=torch.int64)},
+            "mask must hold bools .* or floats .*, got torch.int64",
+        ),
         ({"backend": "cuda"}, "backend 'cuda' is unknown; choose one of auto, triton, chunked, naive"),
     ],
 )
@@ -51,20 +54,17 @@ def test_values_that_are_refused(features, message):
 def test_shapes_that_do_not_fit():
     q, k = queries_and_keys(n_keys=20)
     with pytest.raises(ValueError, match="4 query heads cannot share 3 key heads"):
-        check(q, draw((1, 3, 20, 64), 0))
+        check_rows(q, draw((1, 3, 20, 64), 0))
     with pytest.raises(ValueError, match="differ in samples or head dimension"):
-        check(q, k[..., :32])
+        check_rows(q, k[..., :32])
     with pytest.raises(ValueError, match=r"key_bias must be \[B, Hq or 1, N\]"):
-        check(q, k, key_bias=draw((1, 2, 20), 0))
+        check_rows(q, k, key_bias=draw((1, 2, 20), 0))
     with pytest.raises(ValueError, match=r"alibi_slopes must be \[Hq\] = \(4,\)"):
-        check(q, k, alibi_slopes=draw((2,), 0))
+        check_rows(q, k, alibi_slopes=draw((2,), 0))
     with pytest.raises(ValueError, match=r"mask must be \[B, Hq or 1, A, N\]"):
-        check(q, k, mask=torch.ones((1, 1, 1, 20), dtype=torch.bool))
+        check_rows(q, k, mask=torch.ones((1, 1, 1, 20), dtype=torch.bool))
     with pytest.raises(ValueError, match=r"visible must be \[B, A, 2\] = \(1, 3, 2\), got \(1, 2, 2\)"):
-        check(q, k, visible=np.zeros((1, 2, 2), np.int32))
-
-
-check = arguments
+        check_rows(q, k, visible=np.zeros((1, 2, 2), np.int32))
 
 
 def test_segments_that_do_not_fit():
@@ -79,6 +79,10 @@ def test_other_arguments_that_are_refused():
     q, k = queries_and_keys(n_keys=20)
     with pytest.raises(ValueError, match="block must be at least one row, got 0"):
         prefill_map(q, k, ONE, block=0)
+    with pytest.raises(Exception, match="block"):  # jaxtyping's where it is installed
+        prefill_map(q, k, ONE, block=2.0)
+    with pytest.raises(Exception, match="lse_total"):
+        column_mass(q, k, torch.zeros((1, 4, 3), dtype=torch.int64, device=DEVICE))
 
 
 @pytest.mark.parametrize(
@@ -110,20 +114,20 @@ def test_annotated_shapes_are_checked():
 def test_auto_takes_what_fits():
     q, k = queries_and_keys(n_keys=20)
     expected = "triton_backend" if DEVICE == "cuda" else "chunked"
-    assert choose("auto", arguments(q, k)).__name__ == f"attnprobe_kernels.{expected}"
+    assert choose("auto", check_rows(q, k)).__name__ == f"attnprobe_kernels.{expected}"
     mask = torch.ones((1, 1, 3, 20), dtype=torch.bool, device=DEVICE)
-    assert choose("auto", arguments(q, k, mask=mask)).__name__ == "attnprobe_kernels.chunked"
-    assert choose("naive", arguments(q, k)).__name__ == "attnprobe_kernels.naive"
+    assert choose("auto", check_rows(q, k, mask=mask)).__name__ == "attnprobe_kernels.chunked"
+    assert choose("naive", check_rows(q, k)).__name__ == "attnprobe_kernels.naive"
 
 
-def test_why_triton_cannot_take_some_arguments():
+def test_why_triton_cannot_take_some_check_rows():
     q, k = queries_and_keys(n_keys=20)
     mask = torch.ones((1, 1, 3, 20), dtype=torch.bool, device=DEVICE)
-    assert triton_refusal(arguments(q, k, mask=mask)) == "takes intervals of keys, not masks"
-    assert "of one dtype, got torch.float64" in str(triton_refusal(arguments(q.double(), k.double())))
-    assert "of one dtype, got torch.float16 and torch.float32" in str(triton_refusal(arguments(q.half(), k)))
+    assert triton_refusal(check_rows(q, k, mask=mask)) == "takes intervals of keys, not masks"
+    assert "of one dtype, got torch.float64" in str(triton_refusal(check_rows(q.double(), k.double())))
+    assert "of one dtype, got torch.float16 and torch.float32" in str(triton_refusal(check_rows(q.half(), k)))
     wide = draw((1, 1, 20, 576), 0)
-    assert triton_refusal(arguments(wide[:, :, :3], wide)) == "takes head dimensions up to 512, got 576"
+    assert triton_refusal(check_rows(wide[:, :, :3], wide)) == "takes head dimensions up to 512, got 576"
 
 
 @pytest.fixture
@@ -132,21 +136,24 @@ def fake_gpu(monkeypatch):
     pytest.importorskip("triton")
     monkeypatch.setattr(torch.version, "hip", None)
 
-    def inputs(*capability):
+    def inputs(*capability, head_dim=64, dtype=torch.float32):
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
         with FakeTensorMode():
-            return torch.empty((1, 4, 3, 64), device="cuda:0"), torch.empty((1, 2, 20, 64), device="cuda:0")
+            return tuple(
+                torch.empty(shape, dtype=dtype, device="cuda:0")
+                for shape in ((1, 4, 3, head_dim), (1, 2, 20, head_dim))
+            )
 
     return inputs
 
 
 @pytest.mark.parametrize("capability", [(8, 0), (8, 9), (9, 0), (12, 0)])
 def test_triton_takes_devices_from_ampere_on(fake_gpu, capability):
-    assert triton_refusal(arguments(*fake_gpu(*capability))) is None
+    assert triton_refusal(check_rows(*fake_gpu(*capability))) is None
 
 
 def test_older_devices_get_chunked(fake_gpu):
-    args = arguments(*fake_gpu(7, 5))
+    args = check_rows(*fake_gpu(7, 5))
     assert choose("auto", args).__name__ == "attnprobe_kernels.chunked"
     message = 'backend "triton" needs compute capability 8.0 or newer, cuda:0 has 7.5; use "chunked" or "auto"'
     with pytest.raises(ValueError, match=message):
@@ -154,17 +161,40 @@ def test_older_devices_get_chunked(fake_gpu):
 
 
 def test_amd_devices_count_their_architectures_otherwise(fake_gpu, monkeypatch):
-    args = arguments(*fake_gpu(7, 5))
+    args = check_rows(*fake_gpu(7, 5))
     monkeypatch.setattr(torch.version, "hip", "7.0")
     assert triton_refusal(args) is None
 
 
+@pytest.mark.parametrize(("head_dim", "refused"), [(256, False), (264, True), (512, True)])
+def test_long_float32_heads_on_amd_devices_get_chunked(fake_gpu, monkeypatch, head_dim, refused):
+    q, k = fake_gpu(9, 0, head_dim=head_dim)
+    assert triton_refusal(check_rows(q, k)) is None  # on NVIDIA devices they fit
+    monkeypatch.setattr(torch.version, "hip", "7.0")
+    args = check_rows(q, k)
+    wanted = f"takes float32 head dimensions up to 256 on AMD devices, got {head_dim}" if refused else None
+    assert triton_refusal(args) == wanted
+    assert choose("auto", args).__name__ == f"attnprobe_kernels.{'chunked' if refused else 'triton_backend'}"
+    assert triton_refusal(check_rows(*fake_gpu(9, 0, head_dim=head_dim, dtype=torch.float16))) is None
+
+
+def test_long_float32_heads_of_far_keys_get_chunked(fake_gpu):
+    q, k = fake_gpu(9, 0, head_dim=512)
+    far = k.as_strided(k.shape, (0, 0, 2**24, 1))
+    refusal = triton_refusal(check_rows(q, far))
+    assert refusal is not None
+    assert refusal.endswith("span 2 ** 31 elements, got 512")
+    assert triton_refusal(check_rows(q, k)) is None
+    q = fake_gpu(9, 0, head_dim=256)[0]
+    assert triton_refusal(check_rows(q, k.as_strided((1, 2, 20, 256), (0, 0, 2**24, 1)))) is None
+
+
 def test_softcaps_above_the_limit_get_chunked(fake_gpu):
     q, k = fake_gpu(9, 0)
-    assert triton_refusal(arguments(q, k, softcap=MAX_SOFTCAP)) is None
-    args = arguments(q, k, softcap=MAX_SOFTCAP + 1)
+    assert triton_refusal(check_rows(q, k, softcap=MAX_SOFTCAP)) is None
+    args = check_rows(q, k, softcap=MAX_SOFTCAP + 1)
     assert choose("auto", args).__name__ == "attnprobe_kernels.chunked"
-    with pytest.raises(ValueError, match="takes softcaps up to 100, beyond which its tanh is too coarse, got 101"):
+    with pytest.raises(ValueError, match="takes softcaps up to 50, beyond which its tanh is too coarse, got 51"):
         choose("triton", args)
 
 
@@ -198,8 +228,8 @@ def test_importing_the_package_imports_no_triton():
 
 def test_the_same_intervals_are_uploaded_once():
     q, k = queries_and_keys(n_keys=20)
-    first = arguments(q, k).visible_on_device()
-    assert arguments(q, k).visible_on_device() is first
+    first = check_rows(q, k).visible_on_device()
+    assert check_rows(q, k).visible_on_device() is first
     assert first.tolist() == [[[0, 18], [0, 19], [0, 20]]]
 
 
@@ -236,3 +266,24 @@ def test_autocast_does_not_coarsen_the_result():
     wanted = span_lse(q, k, segments)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(span_lse(q, k, segments), wanted)
+
+
+def test_the_readme_runs() -> None:
+    text = (Path(__file__).parents[2] / "kernels" / "README.md").read_text(encoding="utf-8")
+    code = text.split("```python\n")[1].split("```")[0]
+    names: dict[str, Any] = {}
+    exec(code, names)
+    assert names["mass"].sum(-1).allclose(torch.ones(()), atol=1e-5)
+    assert names["columns"].sum(-1).allclose(torch.ones(()), atol=1e-5)
+    assert names["blocks"].shape == (1, 8, 4, 3)
+
+
+def test_tables_and_tensors_of_another_type_are_named() -> None:
+    args = check_rows(torch.zeros(1, 1, 2, 16), torch.zeros(1, 1, 5, 16))
+    with pytest.raises(ValueError, match=r"segments holds \(0, 2\); give Segments"):
+        check_segments(args, [(0, 2), (2, 5)])  # type: ignore[list-item]
+    with pytest.raises(ValueError, match="key_bias is a ndarray; give a torch tensor"):
+        check_devices(torch.zeros(1), key_bias=np.zeros(3))  # type: ignore[arg-type]
+    as_lists = Segments(starts=[0, 2], stops=[2, 5], owners=[0, 1], n_keys=5, n_spans=2)  # type: ignore[arg-type]
+    assert as_lists == Segments.from_bounds([(0, 2), (2, 5)], 5)
+    assert isinstance(hash(as_lists), int)

@@ -383,7 +383,7 @@ def test_tests_are_shared_out_and_their_outcomes_kept(few_tests: tuple[str, ...]
     assert sorted(found) == [("test_none", "skippe"), *((f"test_some[{i}]", how) for i, how in enumerate(hows))]
     (line,) = gpu_check.report({"tests": result})
     assert line.startswith("tests: FAILED, exit 1, ")
-    assert line.endswith(" s, 6 of 6 tests run, 1 failed")
+    assert line.endswith(" s, 5 of 6 tests run, 1 failed, 1 skipped")
 
 
 def test_tests_stop_at_the_time_limit(few_tests: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -473,3 +473,21 @@ def test_dry_run_of_everything(tmp_path: Path) -> None:
     assert set(stages["tests"]["results"][0]["tests"].values()) == {"skipped"}
     assert len(stages["kernels"]["results"][0]["kernels"]) == len(QUICK_CASES)
     assert stages["llama-tiny"]["results"][0]["runs"][0]["same_tokens"]
+
+
+def test_results_that_cannot_be_written_are_refused_before_anything_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    assert command.main(["--device", "cpu", "--quick", "--json", str(tmp_path / "file" / "x.json")]) == 2
+    assert "x.json cannot be written" in capsys.readouterr().err
+    assert gpu_check.main(["--device", "cpu", "--quick", "--out", str(tmp_path / "file")]) == 2
+    assert "cannot be written" in capsys.readouterr().err
+    assert command.main(["--device", "cpu", "--quick", "--only", "("]) == 2
+    assert "no regular expression" in capsys.readouterr().err
+
+
+def test_skipped_tests_are_not_counted_as_run() -> None:
+    results = [{"tests": {"a": "passed", "b": "skipped", "c": "skipped"}}]
+    lines = gpu_check.report({"tests": {"status": 0, "seconds": 6.0, "results": results}})
+    assert lines == ["tests: ok, 6 s, 1 of 3 tests run, 0 failed, 2 skipped"]

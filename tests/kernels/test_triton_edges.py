@@ -105,6 +105,28 @@ def test_a_bias_of_the_least_number_means_unseen(backend, dtype, heads):
     assert (blocks[..., 1] == 0).all()
 
 
+@pytest.mark.parametrize("value", [NAN, INF], ids=["nan", "inf"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("heads", [1, 2])
+@pytest.mark.parametrize("least", [-INF, "min", "half"])
+def test_what_a_bias_hides_may_hold_anything(backend, value, dtype, heads, least):
+    q, k = inputs(n_keys=160)  # hidden keys in tiles with masks and without
+    bias = draw((1, heads, 160), 3).to(dtype)
+    lowest = torch.finfo(dtype).min
+    for hidden in (slice(20, 40), slice(150, 158)):
+        bias[..., hidden] = {"min": lowest, "half": lowest / 2}.get(least, least)
+        k[:, :, hidden] = value
+    spans = Segments.from_bounds([(0, 20), (20, 40), (40, 160)], 160)
+    for features in ({}, {"alibi_slopes": draw((2,), 4).abs()}, {"softcap": 5.0}):
+        lse, top, columns, blocks = assert_as_defined(backend, q, k, spans, key_bias=bias, **features)
+        assert torch.isneginf(lse[..., 1]).all()
+        assert torch.isfinite(lse[..., [0, 2]]).all()
+        assert (top[2, ..., 1] == -1).all()
+        assert (columns[..., 20:40] == 0).all()
+        assert (blocks[..., 1] == 0).all()
+        assert torch.isfinite(blocks).all()
+
+
 def test_a_bias_that_hides_everything_leaves_no_mass(backend):
     q, k = inputs()
     bias = torch.full((1, 1, N_KEYS), torch.finfo(torch.float16).min, dtype=torch.float16, device=DEVICE)
@@ -123,6 +145,25 @@ def test_totals_that_are_no_numbers(backend):
     assert got[0, 0].sum().item() == pytest.approx(3 / 4, abs=1e-5)  # one of four rows adds nothing
     assert torch.isnan(got[0, 1, :58]).all()  # what the row sees
     assert torch.isfinite(got[0, 1, 58:]).all()
+
+
+@pytest.mark.parametrize("hidden_by", ["bias", "key"])
+def test_a_total_that_is_no_number_counts_where_there_is_weight(backend, hidden_by):
+    n_rows, n_keys = 140, 300  # whole blocks of rows that see whole tiles of keys
+    q, k = inputs(n_rows=n_rows, n_keys=n_keys)
+    q, bias = q.abs(), torch.zeros((1, 1, n_keys), device=DEVICE)
+    if hidden_by == "bias":
+        bias[..., 7] = -INF
+    else:
+        k[:, :, 7] = -INF
+    total = torch.zeros((1, 2, n_rows), device=DEVICE)
+    total[0, 1, 2] = NAN
+    features = {"key_bias": bias} if hidden_by == "bias" else {}
+    got = column_mass(q, k, total, backend=backend, **features)
+    assert_same(got, column_mass(q, k, total, backend="naive", **features))
+    assert (got[..., 7] == 0).all()
+    assert torch.isfinite(got[:, 0]).all()
+    assert torch.isnan(got[0, 1, :7]).all()
 
 
 @pytest.mark.parametrize("scale", [1e9, -1e9, 3000.0, 1e-30])
@@ -200,6 +241,21 @@ def test_no_samples_and_no_heads(backend):
     for q_, k_ in ((q[:0], k[:0]), (q[:, :0], k), (q, k[:, :0]), (q[..., :0], k[..., :0])):
         with pytest.raises(ValueError, match="need at least one sample, head and dimension"):
             span_lse(q_, k_, cut_evenly(N_KEYS, 3), backend=backend)
+
+
+def test_a_row_without_a_number_has_no_share_of_an_empty_span(backend):
+    q, k = inputs()
+    q[:, :, 1] = NAN
+    spans = Segments.from_bounds([(0, 30), (30, 30), (30, N_KEYS)], N_KEYS)
+    blocks = assert_as_defined(backend, q, k, spans)[3]
+    assert torch.isnan(blocks[:, :, 0]).all()
+    assert (blocks[:, :, 1, 1] == 0).all()
+
+
+def test_blocks_of_any_whole_number(backend):
+    q, k = inputs()
+    got = prefill_map(q, k, cut_evenly(N_KEYS, 3), block=np.int64(2), backend=backend)
+    assert_same(got, prefill_map(q, k, cut_evenly(N_KEYS, 3), block=2, backend="naive"))
 
 
 def test_a_block_of_more_rows_than_there_are(backend):

@@ -7,15 +7,11 @@ import torch
 from kernel_cases import count_products, cut_evenly, draw, feature_table, queries_and_keys
 
 from attnprobe_kernels import Segments, prefill_map
-from attnprobe_kernels.rows import check_rows
 
 pytestmark = [
     pytest.mark.usefixtures("triton_ready", "poisoned"),
     pytest.mark.filterwarnings("ignore:divide by zero encountered in log2:RuntimeWarning"),
 ]
-
-
-NAMES = ("scale", "q_start", "window", "softcap", "key_bias", "alibi_slopes", "visible", "mask")
 
 
 def compare(q, k, segments, block, **features):
@@ -89,19 +85,6 @@ def test_strides_are_taken_as_they_are():
 def test_head_dimensions(head_dim):
     q, k = queries_and_keys(heads=(2, 1), n_rows=20, n_keys=75, head_dim=head_dim, dtype=torch.float16)
     compare(q, k, cut_evenly(75, 3), 8)
-
-
-def test_far_rows_and_keys_take_wide_offsets(monkeypatch):
-    from attnprobe_kernels import triton_backend
-
-    q, k = queries_and_keys(heads=(2, 1), n_rows=20, n_keys=40, head_dim=40)
-    monkeypatch.setattr(triton_backend, "_wide", lambda *_: True)
-    compare(q, k, cut_evenly(40, 3), 8)
-    monkeypatch.undo()
-    far = torch.empty_strided((1, 1, 40, 40), (0, 0, 2**26, 1), device="meta")
-    args = check_rows(far[:, :, :1], far, **dict.fromkeys(NAMES))
-    assert triton_backend._wide(args)
-    assert not triton_backend._wide(check_rows(q, k, **dict.fromkeys(NAMES)))
 
 
 def test_samples_with_segments_of_their_own_and_an_empty_document():

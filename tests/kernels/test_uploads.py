@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from contextlib import contextmanager
 
 import numpy as np
@@ -9,33 +10,35 @@ import pytest
 import torch
 from kernel_cases import cut_evenly, queries_and_keys
 
-from attnprobe_kernels import pieces, rows, units
+from attnprobe_kernels import pieces, units, uploads
 from attnprobe_kernels.rows import check_rows
-from attnprobe_kernels.uploads import stream_of, upload
+from attnprobe_kernels.uploads import ALLOCATED_BYTES, stream_of, upload, upload_once
 
 CPU = torch.device("cpu")
-NAMES = ("scale", "q_start", "window", "softcap", "key_bias", "alibi_slopes", "visible", "mask")
-
-
-def visible():
-    return check_rows(*queries_and_keys(n_keys=20), **dict.fromkeys(NAMES)).visible_on_device()
-
-
 TABLES = {
-    "units": (units, lambda: units.unit_table((cut_evenly(40, 3),), 16, CPU)),
-    "pieces": (pieces, lambda: pieces.piece_table(40, 16, 32, CPU)),
-    "visible": (rows, visible),
+    "units": lambda: units.unit_table((cut_evenly(40, 3),), 16, CPU).units,
+    "pieces": lambda: pieces.piece_table(40, 16, 32, CPU).pieces,
+    "visible": lambda: check_rows(*queries_and_keys(n_keys=20)).visible_on_device(),
 }
+
+
+@pytest.fixture
+def uploaded(monkeypatch):
+    """The tables that were uploaded, with nothing kept before."""
+    tables = []
+    monkeypatch.setattr(uploads, "_kept", OrderedDict())
+    monkeypatch.setattr(uploads, "upload", lambda table, device: tables.append(table) or upload(table, device))
+    return tables
 
 
 @pytest.mark.parametrize("name", TABLES)
 def test_every_stream_has_its_own_table(monkeypatch, name):
-    module, table = TABLES[name]
+    table = TABLES[name]
 
     @contextmanager
     def stream(number):
         with monkeypatch.context() as patch:
-            patch.setattr(module, "stream_of", lambda device: number)
+            patch.setattr(uploads, "stream_of", lambda device: number)
             yield
 
     with stream(1):
@@ -47,17 +50,40 @@ def test_every_stream_has_its_own_table(monkeypatch, name):
         assert table() is first
 
 
-def test_layers_share_more_intervals_than_a_layer_has_distances(monkeypatch):
-    uploaded = []
-    monkeypatch.setattr(rows, "upload", lambda table, device: uploaded.append(table) or upload(table, device))
-    rows._upload.cache_clear()
-    q, k = queries_and_keys(n_keys=20)
+def test_layers_share_an_interval_a_row(uploaded):
+    q, k = queries_and_keys(n_rows=1, n_keys=400)
     for _ in range(2):
-        for distance in range(20):
-            intervals = np.tile(np.array([0, distance], dtype=np.int32), (1, 3, 1))
-            given = {**dict.fromkeys(NAMES), "visible": intervals}
-            assert check_rows(q, k, **given).visible_on_device().tolist() == intervals.tolist()
-    assert len(uploaded) == 20
+        for row in range(400):
+            intervals = np.array([[[0, row]]], dtype=np.int32)
+            assert check_rows(q, k, visible=intervals).visible_on_device().tolist() == intervals.tolist()
+            units.unit_table(units.narrowed((cut_evenly(400, 3),), ((0, row),)), 16, CPU)
+    assert len(uploaded) == 400 + 2 * 400  # a unit table is two arrays
+    assert units.narrowed.cache_info().maxsize >= 400
+
+
+def test_what_is_kept_is_bounded_by_bytes(uploaded):
+    def ask(name, n_bytes):
+        return upload_once(name, lambda: (np.zeros(n_bytes, dtype=np.int8),), CPU, room=4000)[0]
+
+    ask("a", 1500), ask("b", 1500)
+    ask("a", 1500)  # used again, so b is the oldest
+    ask("c", 1500)
+    assert len(uploaded) == 3
+    assert ask("a", 1500) is ask("a", 1500)
+    assert len(uploaded) == 3
+    ask("b", 1500)
+    assert len(uploaded) == 4
+    ask("large", 4001)
+    assert ask("large", 4001).nbytes == 4001
+    assert len(uploaded) == 6  # it was not kept, and drove out nothing
+    ask("a", 1500), ask("b", 1500)
+    assert len(uploaded) == 6
+
+
+def test_small_tables_count_as_what_the_allocator_takes(uploaded):
+    for name in range(100):
+        upload_once(name, lambda: (np.zeros(1, dtype=np.int8),), CPU, room=10 * ALLOCATED_BYTES)
+    assert len(uploads._kept) == 10
 
 
 def test_uploads_on_a_cpu_are_plain():
