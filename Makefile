@@ -49,7 +49,6 @@ floor: $(FLOOR)/.installed ## the core's tests, with the oldest supported transf
 
 triton-floor: $(VENV)/triton-floor/.installed ## the Triton kernels' tests and machine code, with the oldest supported Triton
 	$(TEST_ENV) PYTHONPATH=$(VENV)/triton-floor $(PY) $(PYTEST) $(wildcard tests/kernels/test_triton_*.py) $(ARGS)
-	PYTHONPATH=$(VENV)/triton-floor:kernels $(PY) -m attnprobe_kernels.targets
 	PYTHONPATH=$(VENV)/triton-floor:kernels $(PY) -m attnprobe_kernels.targets --target sm_90
 
 targets: setup ## compile every kernel variant for six GPU targets, without a GPU (about ten minutes)

@@ -35,6 +35,10 @@ def figure(
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The picture: a name with .png, .svg or .pdf.")],
     layer: Annotated[list[int] | None, typer.Option(help="This layer only; may be repeated. [default: all]")] = None,
+    norm: Annotated[
+        str | None,
+        typer.Option(help="Of a curve of runs: share, log_share, mass, density or advantage. [default: share]"),
+    ] = None,
     width: Annotated[
         Literal["column", "page"], typer.Option(help="3.3 inches, for a column of two, or 6.9, for a page.")
     ] = "column",
@@ -50,6 +54,8 @@ def figure(
         check_suffix(out)
         faults: list[str] = []
         options: dict[str, Any] = {"layers": layer} if layer else {}
+        if norm is not None:
+            options["norm"] = norm
         draw(kind, read_for(kind, sources, faults), out, width=width, **options)
         for fault in faults:
             say(f"left out: {fault}")

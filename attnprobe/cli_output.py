@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -46,12 +46,15 @@ def _refused_in_one_line() -> Iterator[None]:
 
 
 @contextmanager
-def reported() -> Iterator[None]:
-    """Turn what the user can mend into one line and exit status 2, and Ctrl-C into 130; bugs keep their traceback."""
+def reported(*options: str) -> Iterator[None]:
+    """Turn what the user can mend into one line and exit status 2, and Ctrl-C into 130; bugs keep their traceback.
+
+    Arguments of Python functions that errors may name are given as ``options``, where the command has them as such.
+    """
     try:
         yield
     except (InputError, CaptureError) as error:
-        say(f"error: {_in_options(str(error))}")
+        say(f"error: {_in_options(str(error), options)}")
         raise typer.Exit(2) from error
     except MemoryError as error:
         say(_out_of_memory(error))
@@ -67,9 +70,15 @@ def reported() -> Iterator[None]:
         raise typer.Exit(2) from error
 
 
-def _in_options(message: str) -> str:
+def _in_options(message: str, options: Sequence[str]) -> str:
     """An error's remedy in terms of the command line, on one line."""
-    named = re.sub(r"\b(beyond_window|strict|trust_remote_code)=True", lambda m: f"--{m[1].replace('_', '-')}", message)
+
+    def option(match: re.Match[str]) -> str:
+        return f"--{match[1].replace('_', '-')}"
+
+    named = re.sub(r"\b(beyond_window|strict|trust_remote_code)=True", option, message)
+    if options:
+        named = re.sub(rf"\b({'|'.join(options)})\b(=?)", lambda m: option(m) + (" " if m[2] else ""), named)
     return " ".join(named.split())
 
 

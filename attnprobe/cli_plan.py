@@ -107,10 +107,13 @@ def plan(
     Tokens are exact (of a study: nearly); memory and time are estimates. Exit status 1 where a prompt does not fit the
     model's window. With --power, which needs no prompts and no model: how many questions a study should have.
     """
-    with reported():
+    with reported("n_documents", "gold_only"):
         if power is None and (half_width is not None or sd_log is not None):
             raise InputError("--half-width and --sd-log have no effect without --power; add it")
         if power is not None:
+            if prompts is not None or model is not None:
+                what = "PROMPTS" if prompts is not None else "--model"
+                raise InputError(f"{what} has no effect with --power, which plans without a model; leave it out")
             _print_power(power, half_width, sd_log, json_)
             return
         if prompts is None or model is None:

@@ -95,7 +95,7 @@ def study(
     variation is position. Every finished cell is kept in OUT at once; the same command goes on where it was
     interrupted.
     """
-    with reported():
+    with reported("n_documents", "gold_only"):
         from attnprobe.grid_processes import own_device
         from attnprobe.study_command import StudyInput, print_study, run_study
         from attnprobe.study_options import StudyOptions, check_changes
@@ -135,6 +135,10 @@ def study(
             beyond_window=beyond_window,
             **choices,
         )
+        if preamble is not None and "preamble" not in options.variants:
+            raise InputError(
+                f'--preamble has no effect with --variants "{variants}"; add preamble to them, or leave --preamble out'
+            )
         check_changes(options.variants, form)
         try:
             result = run_study(given, options, out, keep_runs=kept, retry_failed=retry_failed, quiet=quiet)

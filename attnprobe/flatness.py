@@ -18,7 +18,13 @@ MIN_QUESTIONS = 6
 
 _EXACT_QUESTIONS = 14
 
-_VERDICTS = {
+BOUNDS = (0.8, 1.25)
+"""Ratios between which a difference from the middle does not matter."""
+
+_ROUNDING = 1e-5
+"""Masses are known no better than float32 sums: an interval nearer to 1 does not exclude it."""
+
+_VERDICTS: dict[tuple[str | None, str | None], str] = {
     ("even", "even"): "flat",
     ("raised", "raised"): "U",
     ("raised", "even"): "head",
@@ -50,12 +56,15 @@ class Flatness:
         Questions that it rests on.
     reason
         Why there is no test, or which questions are left out; else None.
+    smallest_p
+        The smallest p that so many questions and flips can give; None when there is no test.
     """
 
     p: float | None
     statistic: float | None
     n: int
     reason: str | None = None
+    smallest_p: float | None = None
 
     def __repr__(self) -> str:
         note = f"; {self.reason}" if self.reason else ""
@@ -101,7 +110,8 @@ def flatness_test(log_profiles: Any, seed: Seed = 0, draws: int = 9999) -> Flatn
     if n < MIN_QUESTIONS:
         few = f"{n} question{'' if n == 1 else 's'}; the test needs at least {MIN_QUESTIONS}"
         return Flatness(None, statistic, n, f"{few}; {note}" if note else few)
-    return Flatness(float(sign_flip_p(centred(kept)[None], sign_patterns(n, draws, seed))[0]), statistic, n, note)
+    signs = sign_patterns(n, draws, seed)
+    return Flatness(float(sign_flip_p(centred(kept)[None], signs)[0]), statistic, n, note, 1 / len(signs))
 
 
 def centred(log_profiles: np.ndarray) -> np.ndarray:
@@ -147,11 +157,12 @@ def sign_flip_p(profiles: np.ndarray, signs: np.ndarray) -> np.ndarray:
     return p
 
 
-def verdict(head: Interval, tail: Interval, bounds: Sequence[float] = (0.8, 1.25)) -> str:
+def verdict(head: Interval, tail: Interval, bounds: Sequence[float] = BOUNDS) -> str:
     """Shape of a curve, from the intervals of its head/middle and tail/middle ratios.
 
     An end is *even* if its whole interval lies inside the bounds: equivalence is shown, not assumed. Else it is
-    *raised* if its whole interval lies above 1, *lowered* if below 1, and *unclear* otherwise.
+    *raised* if its whole interval lies above 1, *lowered* if below 1, and *unclear* otherwise. Even wins over raised
+    and lowered, so a small difference that is known precisely counts as none; :func:`end_state` says which way it is.
 
     =========  =========  ====================
     head       tail       verdict
@@ -191,14 +202,26 @@ def verdict(head: Interval, tail: Interval, bounds: Sequence[float] = (0.8, 1.25
     if head.estimate is None or tail.estimate is None:
         return "undefined"
     ends = _end(head, bounds), _end(tail, bounds)
-    if "" in ends:
-        return "too few questions"
-    return _VERDICTS.get(ends, "inconclusive")
+    return "too few questions" if None in ends else _VERDICTS.get(ends, "inconclusive")
 
 
-def _end(ratio: Interval, bounds: Sequence[float]) -> str:
+def end_state(ratio: Interval | None) -> str | None:
+    """State of an end, as :func:`verdict` takes it: ``raised``, ``even``, ``lowered`` or ``unclear``; None for none.
+
+    An even end whose interval excludes 1 is ``even (slightly above 1)`` or ``even (slightly below 1)``.
+    """
+    state = None if ratio is None else _end(ratio, BOUNDS)
+    if state == "even" and ratio is not None and ratio.low is not None and ratio.high is not None:
+        if ratio.low > 1 + _ROUNDING:
+            return "even (slightly above 1)"
+        if ratio.high < 1 - _ROUNDING:
+            return "even (slightly below 1)"
+    return state
+
+
+def _end(ratio: Interval, bounds: Sequence[float]) -> str | None:
     if ratio.low is None or ratio.high is None:
-        return ""
+        return None
     if bounds[0] <= ratio.low and ratio.high <= bounds[1]:
         return "even"
     if ratio.low > 1:

@@ -21,6 +21,7 @@ from attnprobe.grid_folder import grid_content, opened_grid
 from attnprobe.grid_merge import Merged, merge
 from attnprobe.grid_processes import Cell, deal, is_out_of_memory, release_memory, this_process
 from attnprobe.grid_records import Record, opened_shard, read_cells, record_line
+from attnprobe.run_folder import UNWRITABLE
 from attnprobe.terminal import count, duration, say, time_left, work_bar
 
 __all__ = ["Cell", "GridResult", "Merged", "merge", "read_cells", "run_cells"]
@@ -92,13 +93,15 @@ def run_cells(
     -------
     GridResult
         Of this process. An error in a cell is recorded and the others go on; after running out of memory a cell
-        is tried anew, ``TRIES`` times in all. Interrupts and ``SystemExit`` end the run and record nothing.
+        is tried anew, ``TRIES`` times in all. Interrupts, ``SystemExit`` and a disk that cannot be written end the
+        run and record nothing. A run that goes on gives what one that was not interrupted gives, but for rounding:
+        where ``do`` goes on from the cell before, the first cell of a sitting has none.
 
     Raises
     ------
     InputError
         When two cells have one key or a cost is no number, the folder is of another grid, in use, damaged, or cannot
-        be written.
+        be written, also by ``do``.
     """
     begin = time.monotonic()
     _check_cells(cells)
@@ -232,6 +235,8 @@ def _attempt(cell: Cell, do: Callable[[Cell, int], Mapping[str, Any]], relief: i
         record_line(outcome)  # a result that cannot be kept is this cell's failure, not the grid's
         return outcome, False
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in UNWRITABLE:
+            raise  # the disk's failure, not this cell's: the next ones would have it, too
         outcome = {"status": "failed", "error": f"{type(error).__name__}: {error}"}
         if not isinstance(error, (InputError, CaptureError)):
             outcome["traceback"] = "".join(traceback.format_exception(error))

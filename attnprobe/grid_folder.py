@@ -23,6 +23,13 @@ from attnprobe.terminal import say
 GRID = "grid.json"
 SCHEMA = 1
 
+_HASHED = {
+    "questions_sha256": "the questions, their order, their form (layout, markers, template) or their answers",
+    "weights_sample_sha256": "the model's weights or their dtype",
+    "tokenizer_sha256": "the tokenizer's vocabulary or chat template",
+}
+"""What the hashes in configs are of."""
+
 _LOCK = re.compile(r"\.cells-(\d+)\.lock")
 _SIBLING_SECONDS = 5.0  # a lock that is only being looked at is free again long before
 _GRID_SECONDS = 60.0
@@ -42,16 +49,20 @@ def grid_content(config: Mapping[str, Any], keys: Iterable[str]) -> dict[str, An
         plain = json.loads(json.dumps(config, allow_nan=False))
     except (TypeError, ValueError) as error:
         raise InputError(f"the grid's config cannot be written as JSON: {error}") from error
-    names = sorted(keys)
     return {
         "schema": SCHEMA,
         "config": plain,
         "config_sha256": settings_hash(plain),
         "versions": [package_versions()],
         "seed": plain.get("seed"),
-        "n_cells": len(names),
-        "cells_sha256": hashlib.sha256(json.dumps(names).encode()).hexdigest(),
+        **cells_content(keys),
     }
+
+
+def cells_content(keys: Iterable[str]) -> dict[str, Any]:
+    """What ``grid.json`` says of the cells: how many, and a hash of their keys."""
+    names = sorted(keys)
+    return {"n_cells": len(names), "cells_sha256": hashlib.sha256(json.dumps(names).encode()).hexdigest()}
 
 
 def read_grid(folder: Path) -> dict[str, Any]:
@@ -130,6 +141,8 @@ def _first_difference(there: Any, here: Any, name: str, words: tuple[str, str]) 
         )
         return next((found for found in pairs if found is not None), None)
     a, b = json.dumps(there), json.dumps(here)  # texts, as true == 1 in Python
+    if a != b and (key := name.rpartition(".")[2]) in _HASHED:
+        return f"{_HASHED[key]} differ ({name})"
     return None if a == b else f"{name} is {_short(a)} {words[0]} and {_short(b)} {words[1]}"
 
 

@@ -252,7 +252,8 @@ def _questions(records: Sequence[PromptRecord], options: HeadsOptions, quiet: bo
     if not questions:
         raise InputError(
             f"question {asked[0].id!r}, and every other one: none or several of the documents hold the answer; heads "
-            "are scored on questions of which one document is the needle's, so name it in the file, or give answers"
+            'are scored on questions of which one document is the needle\'s, so mark it in the file ("gold"), or give '
+            "answers"
         )
     if without := [question.id for question in asked if question.gold is None]:
         say(

@@ -67,8 +67,8 @@ def _legend(result: HeadsResult) -> str:
     """What the table's columns are; of intervals and p values only where it has some."""
     selection = result.selection
     texts = [
-        "In needle: part of the answer's rows whose heaviest key is in the needle; sinks: mass of sinks; near: part of "
-        f"the other mass within {NEAR} tokens; means over all questions.",
+        "in_needle: part of the answer's rows whose heaviest key is in the needle; sink: mass of sinks; locality: part "
+        f"of the other mass within {NEAR} tokens; means over all questions.",
         "Heads are chosen on one half of the questions and judged on the other "
         f"({len(selection.chosen_on)} and {len(selection.held_out)} questions).",
     ]
@@ -111,7 +111,7 @@ def _table(result: HeadsResult) -> list[str]:
                 *(percent(float(mean[place]), 0) for mean in means.values()),
             ]
         )
-    header = ["layer", "head", "chosen on", "held out", "p", "in needle", "sinks", "near"]
+    header = ["layer", "head", "chosen on", "held out", "p", "in_needle", "sink", "locality"]
     return table(header, rows, [True] * 3 + [False] + [True] * 4)
 
 

@@ -10,7 +10,8 @@ from typing import Any
 from attnprobe.errors import InputError
 from attnprobe.measure_folder import AnswerSource, check_answers
 from attnprobe.prompt import Prompt
-from attnprobe.report.heatmap import check_page, write_heatmap
+from attnprobe.report.heatmap import write_heatmap
+from attnprobe.report.page import check_page
 from attnprobe.run import Run
 from attnprobe.run_folder import run_name
 from attnprobe.summary import Selection, check_selection

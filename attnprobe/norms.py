@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnprobe.errors import InputError
-from attnprobe.spans import SPAN_KINDS
+from attnprobe.spans import SPAN_KINDS, is_secondary
 
 if TYPE_CHECKING:
     from attnprobe.run import Run
@@ -71,6 +71,39 @@ def document_values(
     """
     inner = "mass" if norm == "share" else norm
     return averaged(head_values(run, inner, trimmed=trimmed, rows=rows, with_sinks=with_sinks)[chosen], norm)
+
+
+def uniform_values(run: Run, norm: str, chosen: np.ndarray | None = None, *, with_sinks: bool = True) -> np.ndarray:
+    """What :func:`document_values` would be if every row gave all tokens that it sees the same attention.
+
+    Shares then go by length: a document twice as long gets twice as much, and less where a window hides some of it.
+
+    Parameters
+    ----------
+    run
+        The run; only what its rows see counts.
+    norm
+        One of ``NORMS``.
+    chosen
+        bool [layer, head]: the entries to average over; None for all.
+    with_sinks
+        As in :func:`head_values`.
+
+    Returns
+    -------
+    numpy.ndarray
+        float64 [document]; NaN where no row sees the document.
+    """
+    members = _members(run, with_sinks)
+    seen = run.visible.astype(np.float64)  # [layer, row, span]
+    is_seen = seen.any(axis=1) @ members > 0  # [layer, document]
+    values = np.where(is_seen, (seen / seen.sum(axis=-1, keepdims=True)).mean(axis=1) @ members, np.nan)
+    if norm in ("density", "advantage"):
+        values = np.where(is_seen, 1.0 if norm == "density" else 0.0, np.nan)
+    elif norm == "log_share":
+        values = np.log(_divide(values, np.nansum(values, axis=-1, keepdims=True)))
+    weights = np.ones(run.mass.shape[:2], dtype=bool) if chosen is None else chosen
+    return averaged(np.repeat(values[:, None], weights.shape[1], axis=1)[weights], norm)
 
 
 def averaged(values: np.ndarray, norm: str) -> np.ndarray:
@@ -230,7 +263,7 @@ def budget_by_row(run: Run) -> dict[str, np.ndarray]:
     Returns
     -------
     dict
-        Every kind, in the order of ``SPAN_KINDS``: float64 [row]. In each row they sum to 1.
+        Kinds as in :meth:`attnprobe.Run.budget`: float64 [row]. In each row they sum to 1.
 
     Raises
     ------
@@ -240,9 +273,7 @@ def budget_by_row(run: Run) -> dict[str, np.ndarray]:
     selected_rows(run, None)
     assert run.row_mass is not None
     mean = run.row_mass.mean(axis=(0, 1), dtype=np.float64)  # [row, span]
-    return {
-        kind: mean[:, [i for i, span in enumerate(run.spans) if span.kind == kind]].sum(axis=1) for kind in SPAN_KINDS
-    }
+    return {kind: mean[:, places].sum(axis=1) for kind, places in _places(run).items()}
 
 
 def counterfactual_budget(run: Run, span_index: int) -> dict[str, float]:
@@ -262,7 +293,7 @@ def counterfactual_budget(run: Run, span_index: int) -> dict[str, float]:
     Returns
     -------
     dict
-        Every kind, in the order of ``SPAN_KINDS``; sums to 1, or NaN in all when no row is left.
+        Kinds as in :meth:`attnprobe.Run.budget`; sums to 1, or NaN in all when no row is left.
 
     Raises
     ------
@@ -280,11 +311,18 @@ def counterfactual_budget(run: Run, span_index: int) -> dict[str, float]:
         left = mass.sum(axis=1, keepdims=True)
         sums += np.divide(mass, left, out=np.zeros_like(mass), where=left > 0).sum(axis=0)
         n_rows += int((left > 0).sum())
-    return _by_kind(run, sums / n_rows) if n_rows else dict.fromkeys(SPAN_KINDS, math.nan)
+    return _by_kind(run, sums / n_rows) if n_rows else dict.fromkeys(_places(run), math.nan)
 
 
 def _by_kind(run: Run, mean: np.ndarray) -> dict[str, float]:
-    return {kind: math.fsum(mean[i] for i, span in enumerate(run.spans) if span.kind == kind) for kind in SPAN_KINDS}
+    return {kind: math.fsum(mean[i] for i in places) for kind, places in _places(run).items()}
+
+
+def _places(run: Run) -> dict[str, list[int]]:
+    """Spans of each kind of a budget, by their places; sinks that were set apart are a kind of their own."""
+    kinds = ["secondary_sink" if is_secondary(span) else span.kind for span in run.spans]
+    names = (*SPAN_KINDS, "secondary_sink") if "secondary_sink" in kinds else SPAN_KINDS
+    return {name: [i for i, kind in enumerate(kinds) if kind == name] for name in names}
 
 
 def selected_rows(run: Run, rows: slice | None) -> slice:

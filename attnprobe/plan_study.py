@@ -28,9 +28,9 @@ from attnprobe.plan import about_model
 from attnprobe.prefix_cache import keeps_every_key
 from attnprobe.prompt import encode_answer
 from attnprobe.spans import question_tokens
-from attnprobe.study_cells import ASKED, KINDS
+from attnprobe.study_cells import ASKED, KINDS, own_answer_tokens
 from attnprobe.study_lengths import length_matched
-from attnprobe.study_options import NOTHING, StudyOptions, variant_prompt
+from attnprobe.study_options import NOTHING, StudyOptions, check_tokens, variant_prompt
 from attnprobe.terminal import work_bar
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ def _orders(question: Question, options: StudyOptions) -> tuple[Order, ...]:
     if moves and question.gold is None:
         raise InputError(
             f"question {question.id!r}: the insertion design moves the document that holds the answer, and none or "
-            "several do; name it in the file, or use another design"
+            'several do; mark it in the file ("gold"), or use another design'
         )
     n_documents, needle = len(question.prompt.documents), question.gold if moves else None
     return orders(options.design, n_documents, bases=options.bases, seed=options.seed, needle=needle)
@@ -204,11 +204,13 @@ def _passes(
     n_answer = options.max_new_tokens
     if question.answer is not None:
         n_answer = len(encode_answer(asked, lm.tokenizer, question.answer)[0])
+    n_own = options.max_new_tokens if question.answer is None else own_answer_tokens(lm, asked.n_tokens, options)
     for _ in own_orders if question.answer is None else own_orders[:1]:
-        yield _Pass(asked.n_tokens, options.max_new_tokens, len(asked.spans) + 1, variant=_OWN)
+        yield _Pass(asked.n_tokens, n_own, len(asked.spans) + 1, variant=_OWN)
     shared = [0, *(_n_shared(before, order) for before, order in pairwise(own_orders))]
     for variant in _with_cells(options):
         plain = asked if variant == ASKED else variant_prompt(prompt, variant, options).encode(lm.tokenizer)
+        check_tokens(variant, plain, asked, lm.source.name)
         n_spans = len(plain.spans) + 1
         row = (question_tokens(plain.spans) or (plain.n_tokens - 1, 0))[0]
         null = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ Format = Literal["auto", "prompts", "lost_in_the_middle", "hotpotqa", "squad"]
 _DOCUMENT_KEYS = ("text", "id", "source", "score", "timestamp")
 # What holds a record's text, and the keys that may stand beside it.
 _PROMPT_KEYS = {
-    "documents": ("id", "documents", "question", "answer", "system"),
+    "documents": ("id", "documents", "question", "answer", "system", "gold"),
     "text": ("id", "text", "spans", "by", "answer"),
     "messages": ("id", "messages", "spans", "by", "answer"),
 }
@@ -60,9 +61,11 @@ def read_prompts(
 
     The formats, told apart by content, never by suffix; each may be gzipped:
 
-    - ``prompts``: one JSON object a line, ``{"id"?, "documents", "question", "answer"?, "system"?}``; a
+    - ``prompts``: one JSON object a line, ``{"id"?, "documents", "question", "answer"?, "system"?, "gold"?}``; a
       document is its text or ``{"text", "id"?, "source"?, "score"?, "timestamp"?}``, an answer one text or a
-      list of them, the first being the one to force. Or ``{"text", "spans"? | "by"?}`` with spans
+      list of them, the first being the one to force; blank ones count as none. ``gold`` names the document that
+      holds the answer, or a list of several: each by its place in the list, a whole number from 0, or by its id, a
+      text. Or ``{"text", "spans"? | "by"?}`` with spans
       ``[name, start, stop]`` in code points, or ``{"messages", "spans"? | "by"?}`` with spans
       ``[name, message, start, stop]``.
     - ``lost_in_the_middle``: JSON lines with ``question``, ``answers`` and ``ctxs``; a document's source is
@@ -154,6 +157,7 @@ def _from_prompts(entry: Entry, options: Mapping[str, Any]) -> Iterator[PromptRe
     check_keys(value, _PROMPT_KEYS[bodies[0] if bodies else "documents"], where)
     answers = _answers(value, "answer", where)
     answer, identity = (answers[0] if answers else None), _identity(value, "id", entry)
+    gold: tuple[int, ...] = ()
     try:
         if bodies in (["text"], ["messages"]):
             prompt = replace(_from_body(value, bodies[0], identity, where), answer=answer)
@@ -167,9 +171,26 @@ def _from_prompts(entry: Entry, options: Mapping[str, Any]) -> Iterator[PromptRe
                 id=identity,
                 **options,
             )
+            gold = _gold(value, prompt, where)
     except InputError as error:
         raise _at(where, error) from error
-    yield PromptRecord(prompt, answers, (), where)
+    yield PromptRecord(prompt, answers, gold, where)
+
+
+def _gold(value: Mapping[str, Any], prompt: Prompt, where: str) -> tuple[int, ...]:
+    """Places of the documents that the key ``gold`` names, ascending."""
+    given = take(value, "gold", (int, str, list), where, required=False)
+    ids = {document.id: place for place, document in enumerate(prompt.documents) if document.id is not None}
+    places = set()
+    for one in given if isinstance(given, list) else [] if given is None else [given]:
+        place = ids.get(one) if isinstance(one, str) else one if type(one) is int else None
+        if place is None or not 0 <= place < len(prompt.documents):
+            raise InputError(
+                f'{where}: "gold" names no document: {json.dumps(one)}; give its place in the list, a whole number '
+                f"from 0 to {len(prompt.documents) - 1}, or its id, a text"
+            )
+        places.add(place)
+    return tuple(sorted(places))
 
 
 def _from_body(value: Mapping[str, Any], body: str, identity: str, where: str) -> Prompt:
@@ -317,4 +338,4 @@ def _answers(value: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:
     answers = (given,) if isinstance(given, str) else tuple(given or ())
     if not all(isinstance(answer, str) for answer in answers):
         raise InputError(f'{where}: "{key}" must hold texts only; put numbers in quotes')
-    return answers
+    return tuple(answer for answer in answers if answer.strip())

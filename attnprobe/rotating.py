@@ -27,12 +27,12 @@ from attnprobe.prompt import Prompt
 from attnprobe.readers import PromptRecord
 from attnprobe.run_settings import run_settings
 from attnprobe.study import Study
-from attnprobe.study_cells import ASKED, StudyCell, measure_cell, relieved_chunk
+from attnprobe.study_cells import ASKED, StudyCell, measure_cell, own_answer_tokens, relieved_chunk
 from attnprobe.study_data import StudyData
 from attnprobe.study_folder import StudyFolder, folder_name
 from attnprobe.study_lengths import length_matched
-from attnprobe.study_options import NOTHING, StudyOptions, ordered_prompt, variant_prompt
-from attnprobe.terminal import count, say
+from attnprobe.study_options import NOTHING, StudyOptions, check_tokens, ordered_prompt, variant_prompt
+from attnprobe.terminal import count, named, say
 
 OWN = "own"
 """The cells in which the model writes its own answer."""
@@ -86,11 +86,13 @@ def rotate(
         The answer to force for each question, in every order, so that the same rows are measured in all of them. None
         lets the model write one in every order, and forces its most frequent one everywhere; how often they agree is
         in the study. A forced answer that the model would not write is counterfactual: its own, in the first order,
-        stands beside it.
+        stands beside it, cut where the model's window ends.
     design, seed
         See :class:`attnprobe.study_options.StudyOptions`.
     out
-        A folder that keeps every finished cell; a second call goes on from it. None keeps nothing on disk.
+        A folder that keeps every finished cell; a second call goes on from it. None keeps nothing on disk. What was
+        interrupted and gone on with equals what was not to about 5e-7, not to the last bit: a cell goes on from the
+        keys and values of the one before it, and the first cell of a sitting has none.
     keep_runs
         Bytes of run files, with all rows, to keep under ``out``; what a study needs is kept whatever this is.
     retry_failed
@@ -134,8 +136,8 @@ def check_names(names: Sequence[str]) -> None:
     for name in names:
         if sum(folder_name(other) == folder_name(name) for other in names) > 1:
             raise InputError(
-                f"two models have the name {name!r}, or names that are one as a folder; give each LanguageModel a "
-                "source of its own name"
+                f"two models have the name {name!r}, or names that are one as a folder; rename one, or give its "
+                "LanguageModel a source of another name"
             )
 
 
@@ -164,7 +166,7 @@ def questions_of(
         answer = None if answers is None else answers[number]
         if answers is not None and not (isinstance(answer, str) and answer.strip()):
             raise InputError(f"question {number} ({prompt.id or number}) has no answer to force; give one, or let the "
-                             "model write its own for all (answers=None)")  # fmt: skip
+                             "model write its own for all (answers=None, or --answers generate)")  # fmt: skip
         accepted = _accepted(record, answer)
         questions.append(Question(number, prompt, answer, _gold(record, accepted), accepted))
     ids = Counter(question.id for question in questions)
@@ -256,6 +258,9 @@ def _check_question(lm: LanguageModel, question: Question, options: StudyOptions
             item = prepare(lm, question.number, replace(prompt, id=question.id), answer, settings)
         except InputError as error:
             raise InputError(f"{lm.source.name}: {error}") from error
+        if variant == ASKED:
+            asked = item.encoded
+        check_tokens(variant, item.encoded, asked, lm.source.name)
         if not any(span.n_tokens for span in item.encoded.spans if span.kind == "document"):
             raise InputError(
                 f"question {question.id!r}: its documents are all empty, so there is nothing to share attention out "
@@ -296,7 +301,7 @@ def _orders(question: Question, options: StudyOptions) -> tuple[Order, ...]:
     if options.design == "insertion" and question.gold is None:
         raise InputError(
             f"question {question.id!r}: the insertion design moves the document that holds the answer, and none or "
-            "several do; name it in the file, or use another design"
+            'several do; mark it in the file ("gold"), or use another design'
         )
     return orders(
         options.design,
@@ -334,8 +339,10 @@ def _measured(
         else "of one order each, to show beside the forced"
     )
     say(f"{lm.source.name}: first the model writes its own answers, {why}", quiet)
-    own = _OwnAnswers(lm, options, folder.own)
-    run_cells(
+    own = _OwnAnswers(lm, options, folder.own, are_forced=generated)
+    if not generated:
+        own.say_short(own_cells, quiet)
+    written = run_cells(
         folder.own,
         {**config, "part": OWN},
         _costed(lm, own_cells, options),
@@ -344,6 +351,13 @@ def _measured(
         retry_failed=retry_failed,
         name=folder.path.parent,
     )
+    if written.failed and not generated:
+        key, error = written.failed[0]
+        say(
+            f"note: {count(len(written.failed), 'own answer')} failed and cannot be shown beside the forced, e.g. "
+            f"{key}: {error}",
+            quiet,
+        )
     with_cells = [ASKED, *(variant for variant in options.variants if variant != "null")]
     cells = [
         StudyCell(q.number, order, variant, q.prompt, q.gold)
@@ -379,21 +393,43 @@ def _measured(
 
 
 class _OwnAnswers:
-    """What the model writes by itself, and what it writes most often for a question."""
+    """What the model writes by itself, and what it writes most often for a question.
 
-    def __init__(self, lm: LanguageModel, options: StudyOptions, folder: Path) -> None:
-        self._lm, self._options, self._folder = lm, options, folder
+    Answers that are forced have the same length at most in all orders; those that only stand beside the forced ones
+    may be cut where the model's window ends.
+    """
+
+    def __init__(self, lm: LanguageModel, options: StudyOptions, folder: Path, are_forced: bool) -> None:
+        self._lm, self._options, self._folder, self._are_forced = lm, options, folder, are_forced
         self._modal: dict[int, tuple[int, ...]] = {}
+
+    def say_short(self, cells: Sequence[StudyCell], quiet: bool) -> None:
+        """Say which answers have less room than they may take."""
+        rooms = {cell.prompt.id or str(cell.question): self._most_tokens(_prompt_of(cell)) for cell in cells}
+        short = [id for id, room in rooms.items() if room < self._options.max_new_tokens]
+        if short:
+            say(
+                f"note: own answers to {count(len(short), 'question')} ({named(short)}) are cut where the model's "
+                f"window ends, after {min(rooms.values())} tokens or more; --max-new-tokens asks for "
+                f"{self._options.max_new_tokens}",
+                quiet,
+            )
+
+    def _most_tokens(self, prompt: Prompt) -> int:
+        if self._are_forced:
+            return self._options.max_new_tokens
+        return own_answer_tokens(self._lm, prompt.encode(self._lm.tokenizer).n_tokens, self._options)
 
     def measure(self, cell: Cell, relief: int) -> dict[str, Any]:
         """One answer, as facts of a cell."""
         return self._generate(cell.work, relief)
 
     def _generate(self, cell: StudyCell, relief: int = 0) -> dict[str, Any]:
+        prompt = _prompt_of(cell)
         run = measure(
             self._lm,
-            ordered_prompt(cell.prompt, cell.order.permutation),
-            max_new_tokens=self._options.max_new_tokens,
+            prompt,
+            max_new_tokens=self._most_tokens(prompt),
             keep_rows=False,
             prefill_chunk=relieved_chunk(relief),
             beyond_window=self._options.beyond_window,
@@ -418,6 +454,10 @@ class _OwnAnswers:
                 ids.append(tuple(facts["answer_ids"]))
             self._modal[question.number] = Counter(ids).most_common(1)[0][0]
         return self._modal[question.number]
+
+
+def _prompt_of(cell: StudyCell) -> Prompt:
+    return ordered_prompt(cell.prompt, cell.order.permutation)
 
 
 def _costed(lm: LanguageModel, cells: Sequence[StudyCell], options: StudyOptions) -> list[Cell]:

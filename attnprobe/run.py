@@ -196,7 +196,8 @@ class Run:
         Returns
         -------
         dict
-            Every kind, in the order of ``SPAN_KINDS``; 0.0 for a kind the prompt does not have. Sums to 1.
+            Every kind, in the order of ``SPAN_KINDS``; 0.0 for a kind the prompt does not have. Where secondary sinks
+            were set apart, ``secondary_sink`` comes after them, and ``sink`` is the first token alone. Sums to 1.
 
         Raises
         ------

@@ -28,10 +28,12 @@ from attnprobe.run import Run
 SCHEMA = 1
 MANIFEST, CURVE, RUNS = "manifest.json", "curve.csv", "runs"
 
-_UNWRITABLE = {
+UNWRITABLE = {
     *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG),
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO),
 }
+"""Numbers of the errors that say that a folder, or the disk that it is on, cannot be written."""
+
 _OWN_RUN = re.compile(r"\d{4,}-.+\.safetensors")
 _LEFT_OVER = re.compile(r"\.attnprobe-[0-9a-f]{16}\.tmp")
 
@@ -115,7 +117,7 @@ def opened_folder(folder: Path, settings: Mapping[str, Any], about: Mapping[str,
     except Timeout:
         raise InputError(f"{folder} is in use by another attnprobe; wait for it, or give another --out") from None
     except OSError as error:
-        if error.errno not in _UNWRITABLE:
+        if error.errno not in UNWRITABLE:
             raise
         raise InputError(
             f"{error.filename or folder} cannot be written: {error.strerror}; make room or give another --out (what "

@@ -90,7 +90,8 @@ def find_secondary_sinks(
     Returns
     -------
     tuple of SecondarySink
-        By layer, then position.
+        By layer, then position: one a layer and token, so a token that is a sink in several layers has several. Once
+        set apart, with ``secondary_sinks=``, it is so in all layers.
 
     Raises
     ------

@@ -41,6 +41,11 @@ class Span:
         return sum(stop - start for start, stop in self.segments)
 
 
+def is_secondary(span: Span) -> bool:
+    """Whether a span is a sink other than the first token's."""
+    return span.kind == "sink" and span.name != "sink"
+
+
 def question_tokens(spans: Iterable[Span]) -> tuple[int, int] | None:
     """The last stretch of tokens that is the question's, half open; None without a question.
 

@@ -24,8 +24,8 @@ from attnprobe.run import Run
 from attnprobe.study_cells import ASKED, KINDS
 from attnprobe.study_curve import AVERAGING, StudyCurve, claim, question_profiles, study_curve
 from attnprobe.study_data import StudyData
-from attnprobe.study_findings import GoldLogprob, KeptRun, PanelRow
-from attnprobe.study_folder import ABOUT, StudyFolder
+from attnprobe.study_findings import GoldLogprob, KeptRun, PanelRow, Robustness, robustness
+from attnprobe.study_folder import ABOUT, StudyFolder, study_parts
 from attnprobe.study_options import StudyOptions
 
 _VIEW_NAMES = {
@@ -249,8 +249,8 @@ class Study:
         only what both show is claimed; else it is "depends on the order of averaging (pooled: ..., per head: ...)".
 
         The verdict of a curve is made from the 95 % t intervals, over questions, of head/middle and tail/middle. An
-        end is *even* if its whole interval lies inside 0.8 to 1.25; else *raised* if the interval lies above 1,
-        *lowered* if it lies below 1, and *unclear* if it holds 1.
+        end is *even* if its whole interval lies inside 0.8 to 1.25, even where it excludes 1; else *raised* if the
+        interval lies above 1, *lowered* if it lies below 1, and *unclear* if it holds 1.
 
         ======================  ==============================================================
         verdict                 head and tail
@@ -273,12 +273,15 @@ class Study:
         """
         return claim({norm: self.curve(norm, model=model) for norm in AVERAGING})
 
-    def claim_without_artefacts(self, model: str | None = None) -> dict[str, str]:
-        """The verdict, as in :meth:`claim`, of each line of the artefact panel that takes a known artefact out."""
-        return {row.name: row.verdict for row in self.artefact_panel(model) if row.removes_artefact}
+    def claim_without_artefacts(self, model: str | None = None) -> Robustness:
+        """Whether the claim holds in the lines of the artefact panel that take a known artefact out, end by end."""
+        return robustness(self.artefact_panel(model))
 
     def runs(self, model: str | None = None) -> Iterator[KeptRun]:
         """Whole runs that were kept, read one at a time: by question, order and variant, with every row.
+
+        Their ``curve()`` is that of :meth:`table`, in which secondary sinks count to their documents; ``run.curve()``
+        leaves them out where they were set apart.
 
         A study keeps them under ``out``, as many as ``keep_runs`` has room for, in the order in which they were
         measured; those that are not there are passed over.
@@ -326,7 +329,11 @@ class Study:
         )
 
     def budget(self, model: str | None = None, variant: str = ASKED) -> dict[str, float]:
-        """Mean mass of each kind of span; ``secondary_sink`` apart from the first token's ``sink``. Sums to 1."""
+        """Mean mass of each kind of span; ``secondary_sink`` apart from the first token's ``sink``. Sums to 1.
+
+        Secondary sinks are set apart in the prompts as they are, by the null runs. In other variants, and without
+        null runs, they are in the kinds of their spans, and ``secondary_sink`` is 0.
+        """
         mean = self.of(model).array(variant, "budget").mean(axis=(0, 1, 2))
         return dict(zip(KINDS, mean.tolist(), strict=True))
 
@@ -434,7 +441,10 @@ class Study:
         """One row a question, order and position: the document there, its values, and the order's log-probability.
 
         Values are in the unit of their norm in :meth:`curve`: ``log_share`` is a share, too, the geometric mean over
-        heads; ``advantage`` is in nats.
+        heads; ``advantage`` is in nats. ``share_trimmed`` and ``share_apart`` are the share in that view,
+        ``share_null`` and ``share_preamble`` that of the variant. ``is_gold`` says whether the document is known to
+        hold the answer; ``answer_logprob``, nats, is the sum over the answer's tokens, the same in all rows of an
+        order.
         """
         data = self.of(model)
         columns = {
@@ -446,7 +456,10 @@ class Study:
             "advantage": data.log_values("advantage"),
         }
         if "null" in data.variants:
-            columns["share_null"] = np.exp(data.log_values("share", variant="null"))
+            columns["share_apart"] = np.exp(data.log_values("share", view="apart"))
+        for variant in ("null", "preamble"):
+            if variant in data.variants:
+                columns[f"share_{variant}"] = np.exp(data.log_values("share", variant=variant))
         rows = []
         for q, id in enumerate(data.questions):
             for o, order in enumerate(data.orders[q]):
@@ -471,6 +484,7 @@ class Study:
         data = self.of(model)
         gold = self.gold_logprob(model=model)
         panel = self.artefact_panel(model)
+        not_apart: dict[str, Any] = {"secondary_sink": None}
         findings = {
             "model": data.model,
             "options": self.options.to_dict(),
@@ -479,10 +493,10 @@ class Study:
             "n_documents": data.n_documents,
             "incomplete": dict(data.incomplete),
             "claim": self.claim(model),
-            "claim_without_artefacts": {row.name: row.verdict for row in panel if row.removes_artefact},
+            "claim_without_artefacts": robustness(panel).to_dict(),
             "uniform": self.uniform(model).tolist(),
-            "budget": self.budget(model),
-            "budget_null": self.budget(model, "null") if "null" in data.variants else None,
+            "budget": self.budget(model) | ({} if "null" in data.variants else not_apart),
+            "budget_null": self.budget(model, "null") | not_apart if "null" in data.variants else None,
             "top_fraction": self.top_fraction(model).tolist(),
             "effective_documents": self.effective_documents(model),
             "layers": self.layer_tests(model=model) if data.n_documents > 2 else None,
@@ -499,7 +513,7 @@ class Study:
             ],
             "decomposition": self.decompose(model=model).to_dict() if self.can_decompose(model) else None,
             "gold_logprob": None if gold is None else gold.to_dict(),
-            "mass_and_effect": self.mass_and_effect(model=model).to_dict()
+            "mass_and_effect": {norm: self.mass_and_effect(norm, model=model).to_dict() for norm in AVERAGING}
             if "effects" in self.options.extras
             else None,
             "agreement": self.agreement(model),
@@ -509,11 +523,11 @@ class Study:
         return plain
 
     def _fits(self, model: str | None) -> dict[str, Any] | None:
-        """Fits of the pooled curve; None for curves too short, or with a position that gets nothing."""
+        """Fits of the pooled curve by model, None of one that takes more documents; None where none can be fitted."""
         curve = self.curve(model=model)
-        if self.of(model).n_documents < 5 or not np.isfinite(curve.profiles).all():
+        if not curve.can_fit("symmetric"):
             return None
-        return {name: curve.fit(name).to_dict() for name in ("symmetric", "two_sided")}
+        return {name: curve.fit(name).to_dict() if curve.can_fit(name) else None for name in ("symmetric", "two_sided")}
 
     def _distance(self, model: str | None) -> dict[str, Any] | None:
         if "distance" not in self.options.extras:
@@ -537,10 +551,7 @@ class Study:
         RunFileError
             A file is damaged.
         """
-        path = Path(folder)
-        parts = [path] if (path / ABOUT).exists() else sorted(file.parent for file in path.glob(f"*/{ABOUT}"))
-        if not parts:
-            raise InputError(f"{path} holds no study; give the folder that a study was written to (out)")
+        parts = study_parts(folder)
         data = [StudyFolder.at(part).load() for part in parts]
         content = json.loads((parts[0] / ABOUT).read_text(encoding="utf-8"))
         return cls({one.model: one for one in data}, StudyOptions.of(content["options"]))

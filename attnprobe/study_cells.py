@@ -20,7 +20,7 @@ from attnprobe.prefix_cache import PrefixCache
 from attnprobe.prompt import Prompt
 from attnprobe.run import Run
 from attnprobe.secondary_sinks import carried, find_secondary_sinks
-from attnprobe.spans import SPAN_KINDS
+from attnprobe.spans import SPAN_KINDS, is_secondary
 from attnprobe.study_options import NOTHING, StudyOptions, ordered_prompt, variant_prompt
 
 if TYPE_CHECKING:
@@ -46,6 +46,14 @@ _RELIEVED = (2048, 512)
 def relieved_chunk(relief: int) -> Any:
     """Tokens of the prompt to feed at a time once a cell ran out of memory ``relief`` times."""
     return "auto" if relief == 0 else _RELIEVED[min(relief, len(_RELIEVED)) - 1]
+
+
+def own_answer_tokens(lm: LanguageModel, n_prompt: int, options: StudyOptions) -> int:
+    """Tokens that the model may write beside a forced answer: as many as asked for, or as its window has room for."""
+    limit = lm.max_positions
+    if limit is None or (options.beyond_window and not lm.positions_are_hard):
+        return options.max_new_tokens
+    return max(1, min(options.max_new_tokens, limit - n_prompt))
 
 
 def cell_key(question: int, order: Order, variant: str) -> str:
@@ -232,11 +240,6 @@ def _by_kind(run: Run, mass: np.ndarray) -> np.ndarray:
     for number, span in enumerate(run.spans):
         budget[..., KINDS.index("secondary_sink" if is_secondary(span) else span.kind)] += mass[..., number]
     return budget
-
-
-def is_secondary(span: Any) -> bool:
-    """Whether a span is a sink other than the first token's."""
-    return span.kind == "sink" and span.name != "sink"
 
 
 def _sinks_in(run: Run, mass: np.ndarray) -> np.ndarray:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnprobe.distractors import study_records
-from attnprobe.errors import InputError
+from attnprobe.errors import CaptureError, InputError
 from attnprobe.report.study_figures import save_study_figures
 from attnprobe.rotating import (
     KEEP_RUNS,
@@ -76,6 +77,8 @@ def run_study(
 ) -> Study | None:
     """Study every model, one loaded at a time, and write summary, table and pictures beside the cells.
 
+    Each model's results are written as soon as it is done.
+
     Returns
     -------
     Study or None
@@ -113,41 +116,75 @@ def run_study(
                 f"{without[0]!r}; give each one, or let the model write its own (--answers generate)"
             )
     questions = questions_of(records, forced)
+    _check_models(given.models)
     if len(given.models) > 1:  # one by one, each would be refused only after those before it were measured
-        shapes = [blueprint(name, **(given.loading or {})).lm for name in given.models]
-        check_names([one.source.name for one in shapes])
-        for one in shapes:
-            fitted_questions(one, questions, options)
-    data: dict[str, StudyData] = {}
-    names: list[str] = []
-    for name in given.models:
-        lm = load(name, progress=not quiet, **(given.loading or {}))
-        names.append(lm.source.name)
-        fitted = fitted_questions(lm, questions, options)
-        check_extras(lm, fitted[0], options, out)
-        found = study_of_model(lm, fitted, options, out, keep_runs, retry_failed, quiet)
+        names = []
+        for name in given.models:
+            with _naming(name):
+                shape = blueprint(name, **(given.loading or {})).lm
+                fitted_questions(shape, questions, options)
+            names.append(shape.source.name)
+        check_names(names)
+    data: dict[str, StudyData | None] = {}
+
+    def finish(model: str, found: StudyData | None) -> None:
+        data[model] = found
         if found is not None:
-            data[lm.source.name] = found
-        del lm
-    for name in names:  # another process may have ended in the meantime
-        folder = StudyFolder.at(out / folder_name(name))
-        if name not in data and folder.is_complete:
-            data[name] = folder.load()
-    if len(data) < len(names):
+            write_results(Study({model: found}, options), model, out / folder_name(model), quiet)
+
+    for name in given.models:
+        with _naming(name if len(given.models) > 1 else None, data, out):
+            lm = load(name, progress=not quiet, **(given.loading or {}))
+            fitted = fitted_questions(lm, questions, options)
+            check_extras(lm, fitted[0], options, out)
+            finish(lm.source.name, study_of_model(lm, fitted, options, out, keep_runs, retry_failed, quiet))
+            del lm
+    for model in [model for model, found in data.items() if found is None]:
+        folder = StudyFolder.at(out / folder_name(model))
+        if folder.is_complete:  # another process has ended in the meantime
+            finish(model, folder.load())
+    done = {model: found for model, found in data.items() if found is not None}
+    if len(done) < len(data):
         say("other processes are still measuring; the last one writes the results", quiet)
         return None
-    study = Study(data, options)
-    for model in study.models:
-        write_results(study, model, out / folder_name(model), quiet)
-    return study
+    return Study(done, options)
+
+
+def _check_models(names: Sequence[str]) -> None:
+    """Raise InputError where two names are one model's: the same alias or id, or paths to one place."""
+    known: dict[str, str] = {}
+    for name in names:
+        path = Path(name).expanduser()
+        place = str(path.resolve()) if path.exists() else name
+        if place in known:
+            raise InputError(f'the model "{name}" is given twice, first as "{known[place]}"; give each model once')
+        known[place] = name
+
+
+@contextmanager
+def _naming(name: str | None, before: Collection[str] = (), out: Path | None = None) -> Iterator[None]:
+    """Name the model of several that an error is about, and say what is kept of those ``before`` it."""
+    try:
+        yield
+    except (InputError, CaptureError) as error:
+        if name is None:
+            raise
+        is_named = f'"{name}"' in str(error) or str(error).startswith((f"{name}:", f"{name} "))
+        about = "" if is_named else f'model "{name}": '
+        kept = (
+            f"; what was measured before, on {', '.join(before)}, is kept in {out}, and the same command goes on from "
+            "there"
+            if before
+            else ""
+        )
+        raise type(error)(f"{about}{error}{kept}") from error
 
 
 def write_results(study: Study, model: str, folder: Path, quiet: bool = True) -> None:
     """Write the summary, the table and the pictures of one model's study."""
-    from attnprobe.run_folder import write_text
-
-    write_text(folder / SUMMARY, json.dumps(study.to_dict(model), indent=1, allow_nan=False) + "\n")
-    write_text(folder / TABLE, table_csv(study.table(model)))
+    own = StudyFolder.at(folder)
+    own.write(SUMMARY, json.dumps(study.to_dict(model), indent=1, allow_nan=False) + "\n")
+    own.write(TABLE, table_csv(study.table(model)))
     pictures = save_study_figures(study, folder, model)
     say(f"{SUMMARY}, {TABLE}, {', '.join(path.name for path in pictures)} in {folder}", quiet)
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from attnprobe.curve import middle_positions
+from attnprobe.curve_models import LEAST_POSITIONS
 from attnprobe.errors import InputError
 from attnprobe.estimates import Band, Interval, defined, json_number
 from attnprobe.fit import StudyFit, fit_profiles
@@ -17,7 +18,7 @@ from attnprobe.intervals import end_log_ratios, mean_interval, ratio_interval, s
 from attnprobe.norms import mean_of_defined
 
 AVERAGING = {"share": "pooled", "log_share": "per head"}
-"""The two orders of averaging by norm: over heads and layers before the share, or the share of each head first."""
+"""Names of the two orders of averaging, by norm: heads and layers first, then the share; or each head's share first."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,8 +86,12 @@ class StudyCurve:
         total = float(self.values.sum()) if self.is_whole else 1.0
         return self.band.scaled(1 / total)
 
+    def can_fit(self, model: str) -> bool:
+        """Whether the curve has positions enough for a model, each with something in every question."""
+        return len(self.values) >= LEAST_POSITIONS[model] and bool(np.isfinite(self.profiles).all())
+
     def fit(self, model: str = "symmetric") -> StudyFit:
-        """Fit a model of the curve; see :func:`attnprobe.fit.fit_profiles`."""
+        """Fit ``symmetric``, ``two_sided`` or ``flat`` to the curve; see :func:`attnprobe.fit.fit_profiles`."""
         if self.norm == "advantage":
             raise InputError("an advantage is a difference of logs, which the models do not describe; fit a share")
         return fit_profiles(np.exp(self.profiles), model)

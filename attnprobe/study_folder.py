@@ -24,7 +24,7 @@ import numpy as np
 from attnprobe.designs import Order
 from attnprobe.errors import InputError, RunFileError
 from attnprobe.grid import read_cells
-from attnprobe.grid_folder import GRID, read_grid
+from attnprobe.grid_folder import GRID, cells_content, read_grid
 from attnprobe.run_folder import write_text
 from attnprobe.study_cells import CellResult, cell_key
 from attnprobe.study_data import StudyData, stacked
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from attnprobe.rotating import Question
 
 _MEND = "delete its cell's line in cells/ and run the study again"
+_REWRITE = "the command of the study, run again, writes it anew"
 
 SCHEMA = 1
 ABOUT = "study.json"
@@ -93,18 +94,26 @@ class StudyFolder:
             The folder cannot be made.
         """
         path = out / folder_name(model)
-        found = cls.at(path, keep_runs)
         try:
             for name in ("own", "cells", "arrays", "runs"):
                 (path / name).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(f"{path} cannot be made a folder: {error.strerror}; give another out") from error
-        return found
+        return cls.at(path, keep_runs)
 
     @classmethod
     def at(cls, path: Path, keep_runs: int = 0) -> StudyFolder:
-        """The folder as it is; nothing is made."""
-        used = sum(file.stat().st_size for file in (path / "runs").glob("*.safetensors"))
+        """The folder as it is; nothing is made.
+
+        Raises
+        ------
+        InputError
+            The folder cannot be read.
+        """
+        try:
+            used = sum(file.stat().st_size for file in (path / "runs").glob("*.safetensors"))
+        except OSError as error:
+            raise InputError(f"{path} cannot be read: {error.strerror}; give another out") from error
         return cls(path, CellStore(path / "arrays", path / "runs", keep_runs, used))
 
     @property
@@ -156,7 +165,23 @@ class StudyFolder:
                 for question in questions
             ],
         }
-        write_text(self.path / ABOUT, json.dumps(content, indent=1, allow_nan=False) + "\n")
+        self.write(ABOUT, json.dumps(content, indent=1, allow_nan=False) + "\n")
+
+    def write(self, name: str, text: str) -> None:
+        """Write a file of the folder whole.
+
+        Raises
+        ------
+        InputError
+            It cannot be written.
+        """
+        try:
+            write_text(self.path / name, text)
+        except OSError as error:
+            raise InputError(
+                f"{self.path / name} cannot be written: {error.strerror or error}; make room (finished cells are kept, "
+                "and the same command goes on from there)"
+            ) from error
 
     def load(self) -> StudyData:
         """Read the study; questions of which a cell is missing or failed are left out.
@@ -221,6 +246,26 @@ class StudyFolder:
         return {id: tuple(texts) for id, texts in answers.items()}
 
 
+def study_parts(folder: str | os.PathLike[str]) -> list[Path]:
+    """The folders of the models of a study; the folder of one model is a study of that one.
+
+    Raises
+    ------
+    InputError
+        The folder holds no study.
+    """
+    if not isinstance(folder, (str, os.PathLike)):
+        raise InputError(f"the study's folder is {folder!r}; give the folder that a study was written to (out)")
+    path = Path(folder)
+    try:
+        parts = [path] if (path / ABOUT).exists() else sorted(file.parent for file in path.glob(f"*/{ABOUT}"))
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}; give the folder of a study (out)") from error
+    if not parts:
+        raise InputError(f"{path} holds no study; give the folder that a study was written to (out)")
+    return parts
+
+
 def folder_name(model: str) -> str:
     """A model's name as the name of a folder."""
     return re.sub(r"[^A-Za-z0-9._-]+", "_", model)[-80:].strip(".") or "model"
@@ -230,15 +275,52 @@ def _about(path: Path) -> dict[str, Any]:
     file = path / ABOUT
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
-        if not all(name in content for name in ("model", "options", "variants", "questions")):
-            raise KeyError("its questions or options are missing")
-        if content["schema"] > SCHEMA:
-            raise InputError(f"{file} was written by a newer attnprobe; upgrade attnprobe")
+        is_newer = content["schema"] > SCHEMA
+        if not is_newer:
+            _check_about(content)
     except FileNotFoundError:
         raise InputError(f"{path} holds no study; give the folder that a study was written to") from None
     except (ValueError, KeyError, TypeError) as error:
-        raise RunFileError(f"{file} is damaged: {error}") from error
+        missing = f"{error} is missing" if isinstance(error, KeyError) else error
+        raise RunFileError(f"{file} is damaged: {missing}; {_REWRITE}") from error
+    if is_newer:
+        raise InputError(f"{file} was written by a newer attnprobe; upgrade attnprobe")
+    cells = path / "cells"
+    if (cells / GRID).exists():
+        grid = read_grid(cells)
+        keys = [
+            cell_key(question["number"], Order(o["base"], o["number"], tuple(o["permutation"])), variant)
+            for question in content["questions"]
+            for variant in content["variants"]
+            for o in question["orders"]
+        ]
+        if any(grid[name] != value for name, value in cells_content(keys).items()):
+            raise RunFileError(f"{file} is damaged: it does not name the cells of {cells / GRID}; {_REWRITE}")
     return dict(content)
+
+
+def _check_about(content: dict[str, Any]) -> None:
+    """Raise ValueError, KeyError or TypeError unless the parts of a ``study.json`` are of the form that is read."""
+    StudyOptions.of(content["options"])
+    variants, questions = content["variants"], content["questions"]
+    if not isinstance(content["model"], str) or not all(isinstance(variant, str) for variant in variants):
+        raise TypeError("its model or variants are no texts")
+    if not questions:
+        raise ValueError("it has no questions")
+    shapes = set()
+    for question in questions:
+        if type(question["number"]) is not int or not isinstance(question["id"], str):
+            raise TypeError("a question has no number or id")
+        for order in question["orders"]:
+            if type(order["base"]) is not int or type(order["number"]) is not int:
+                raise TypeError(f"an order of question {question['id']!r} has no number")
+            if sorted(order["permutation"]) != list(range(len(order["permutation"]))):
+                raise ValueError(f"an order of question {question['id']!r} is no permutation")
+            shapes.add((len(question["orders"]), len(order["permutation"])))
+        if not question["orders"]:
+            raise ValueError(f"question {question['id']!r} has no orders")
+    if len(shapes) > 1:
+        raise ValueError("its questions have different numbers of orders or documents")
 
 
 def _write_bytes(path: Path, content: bytes) -> None:

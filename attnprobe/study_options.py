@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from difflib import get_close_matches
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from attnprobe.arguments import whole_number
 from attnprobe.designs import DESIGNS
@@ -13,6 +13,9 @@ from attnprobe.document import Document
 from attnprobe.errors import InputError
 from attnprobe.prompt import Layout, Markers, Prompt, Template
 from attnprobe.run import ROWS
+
+if TYPE_CHECKING:
+    from attnprobe.encode import EncodedPrompt
 
 PREAMBLE = "Answer the question at the end from the documents below, in a few words."
 """The sentence that the ``preamble`` variant puts before the documents."""
@@ -135,6 +138,19 @@ def check_changes(variants: Sequence[str], form: Mapping[str, Any]) -> None:
             raise InputError(
                 f"variant {variant!r} changes nothing: the prompts have {name} {value} already; leave it out"
             )
+
+
+def check_tokens(variant: str, encoded: EncodedPrompt, asked: EncodedPrompt, model: str) -> None:
+    """Raise InputError for a changed option of the prompts that leaves their tokens (``asked``) as they are.
+
+    Only the tokenizer tells so of ``template=``: whether ``auto`` is chat or plain is up to it.
+    """
+    name, _, value = variant.partition("=")
+    if value and encoded.token_ids == asked.token_ids:
+        raise InputError(
+            f"variant {variant!r} changes nothing for {model}: with {name} {value} the prompts have the tokens that "
+            "they have anyway; leave it out"
+        )
 
 
 DUMMY = Document("This page holds no text.")

@@ -8,14 +8,20 @@ from itertools import pairwise
 import numpy as np
 
 from attnprobe.estimates import Band, Interval
+from attnprobe.fit import StudyFit
+from attnprobe.flatness import Flatness, end_state
 from attnprobe.study import Study
 from attnprobe.study_curve import AVERAGING, StudyCurve
-from attnprobe.study_findings import PanelRow
+from attnprobe.study_findings import PanelRow, robustness
 from attnprobe.terminal import WIDTH, bars, count, decimal, fit, percent, table, wrapped
 
+_STAR = "even*"
+_NAME = 17
+"""Cells of a name in the panel, so that two ratios with their states fit beside it."""
 _SHOWN = 40
 _ANSWERS = 3
-_KINDS = {"learned_sink": "learned sink", "secondary_sink": "secondary sinks"}
+_LIMITS = (0.8, 1.0, 1.25)
+"""What a state turns on: see :func:`attnprobe.flatness.verdict`."""
 
 
 def study_lines(study: Study, model: str | None = None, unicode: bool = True) -> list[str]:
@@ -26,13 +32,13 @@ def study_lines(study: Study, model: str | None = None, unicode: bool = True) ->
     bases = f", {count(options.bases, 'base order')} each" if options.bases > 1 else ""
     scaled = ", both scaled to sum to 100 %" if curve.is_whole else ", of the document that was moved"
     return [
-        *wrapped(f"{data.model}, raw curve: {study.claim(model)}", indent="  "),
-        *_robustness_lines(panel),
+        *wrapped(f"{data.model}, raw curve: {study.claim(model)}{_ends_text(curve, logs)}", indent="  "),
+        *(f"  {line}" for text in robustness(panel).sentences for line in wrapped(text, WIDTH - 2, indent="  ")),
         *wrapped(
             f"{count(len(data.questions), 'question')} x {count(len(data.orders[0]), 'order')} "
             f"({options.design}{bases}), {count(data.n_documents, 'document')}. Share of the documents' attention: "
-            f"pooled over heads and layers, and per head (geometric mean){scaled}. Brackets: 95 %, all positions "
-            "at once."
+            f"pooled over heads and layers (norm share), and per head, a geometric mean (norm log_share){scaled}. "
+            "Brackets: 95 %, all positions at once."
         ),
         "",
         *_curve_lines(curve, logs, float(study.uniform(model).mean()), unicode),
@@ -63,14 +69,34 @@ def interval_text(interval: Interval | None, digits: int = 2) -> str:
     return f"{decimal(interval.estimate, digits)} ({low} to {high})"
 
 
-def _robustness_lines(panel: Sequence[PanelRow]) -> list[str]:
-    """Whether the claim holds without the known artefacts; the ratios are in the panel."""
-    raw, others = panel[0], [row for row in panel if row.removes_artefact]
-    if raw.verdict in ("too few questions", "undefined"):
-        return []
-    holds = all(row.verdict == raw.verdict for row in others)
-    start = "holds without known artefacts, maybe smaller (below)" if holds else "does not hold without known artefacts"
-    return wrapped(f"{start}: {'; '.join(f'{row.name}: {row.verdict}' for row in others)}", indent="  ")
+def ratio_text(ratio: Interval | None) -> str:
+    """As :func:`interval_text`, with further digits of a bound that is next to 0.8, 1 or 1.25."""
+    if ratio is None or ratio.low is None or ratio.high is None:
+        return interval_text(ratio)
+    return f"{decimal(ratio.estimate)} ({_bound(ratio.low)} to {_bound(ratio.high)})"
+
+
+def end_text(ratio: Interval | None) -> str:
+    """``1.12 (1.04 to 1.20), even (slightly above 1)``: a ratio to the middle and what it shows."""
+    state = end_state(ratio)
+    return ratio_text(ratio) + (f", {state}" if state else "")
+
+
+def _bound(value: float) -> str:
+    near = next((limit for limit in _LIMITS if abs(value - limit) < 0.005), None)
+    if near is None:
+        return decimal(value)
+    return decimal(value, next((digits for digits in (3, 4) if round(value, digits) != near), 3))
+
+
+def _ends_text(curve: StudyCurve, logs: StudyCurve) -> str:
+    """`` (head 4.08 pooled, 2.50 per head; tail 2.02, 2.53)``: both ends over the middle; empty without one."""
+    if curve.head_middle is None or curve.tail_middle is None or logs.head_middle is None or logs.tail_middle is None:
+        return ""
+    head, head_log, tail, tail_log = (
+        decimal(end.estimate) for end in (curve.head_middle, logs.head_middle, curve.tail_middle, logs.tail_middle)
+    )
+    return f" (head {head} pooled, {head_log} per head; tail {tail}, {tail_log})"
 
 
 def _flatness_text(curve: StudyCurve, logs: StudyCurve) -> str:
@@ -79,8 +105,12 @@ def _flatness_text(curve: StudyCurve, logs: StudyCurve) -> str:
     if all(test.p is None for test in tests):
         return f"flat at all? no test: {'; '.join(reasons)}"
     note = "".join(f"; {reason}" for reason in reasons)
-    first, second = (decimal(test.p, 4) for test in tests)
+    first, second = map(_p_text, tests)
     return f"flat at all? p = {first} pooled, {second} per head (sign-flipped profiles{note})"
+
+
+def _p_text(test: Flatness) -> str:
+    return decimal(test.p, 4) + (" (smallest possible)" if test.p is not None and test.p == test.smallest_p else "")
 
 
 def _curve_lines(curve: StudyCurve, logs: StudyCurve, uniform: float, unicode: bool) -> list[str]:
@@ -119,7 +149,7 @@ def _ratio_lines(curve: StudyCurve, logs: StudyCurve) -> list[str]:
         ("head/middle", curve.head_middle, logs.head_middle),
         ("tail/middle", curve.tail_middle, logs.tail_middle),
     ):
-        lines.append(f"{name}  pooled {interval_text(pooled)}, per head {interval_text(per_head)}")
+        lines.append(f"{name}  pooled {ratio_text(pooled)}, per head {ratio_text(per_head)}")
     lines[-1] += f"   ({middle})"
     reason = curve.head_middle.reason if curve.head_middle is not None else None
     return [*(line for text in lines for line in wrapped(text)), *(wrapped(reason) if reason else [])]
@@ -129,12 +159,19 @@ def _panel_lines(panel: Sequence[PanelRow]) -> list[str]:
     """The artefact panel, one order of averaging after the other: side by side they do not fit 80 columns."""
     lines = []
     for norm, name in AVERAGING.items():
-        rows = [
-            [row.name, interval_text(row.curves[norm].head_middle), interval_text(row.curves[norm].tail_middle)]
-            for row in panel
-        ]
-        lines += [*table([f"what is left, {name}", "head/middle", "tail/middle"], rows, [False] * 3), ""]
+        curves = [row.curves[norm] for row in panel]
+        cells = [(_panel_cell(curve.head_middle), _panel_cell(curve.tail_middle)) for curve in curves]
+        rows = [[fit(row.name, _NAME).rstrip(), *both] for row, both in zip(panel, cells, strict=True)]
+        lines += [*table([f"curve, {name}", "head/middle", "tail/middle"], rows, [False] * 3), ""]
+    if any(_STAR in line for line in lines):
+        lines += wrapped(f"{_STAR} inside 0.8 to 1.25 as a whole, so even, but slightly above or below 1.")
     return [*lines, *wrapped("; ".join(f"{row.name}: {row.about}" for row in panel) + ".", indent="  ")]
+
+
+def _panel_cell(ratio: Interval | None) -> str:
+    """A ratio and its state, short enough for two of them in a line."""
+    state = end_state(ratio) or ""
+    return f"{ratio_text(ratio)} {_STAR if state.startswith('even (') else state}".rstrip()
 
 
 def _decomposition_lines(study: Study, model: str | None) -> list[str]:
@@ -164,12 +201,16 @@ def _gold_lines(study: Study, model: str | None) -> list[str]:
 def _effect_lines(study: Study, model: str | None) -> list[str]:
     if "effects" not in study.options.extras:
         return []
-    found = study.mass_and_effect(model=model)
-    return wrapped(
-        f"share and effect on the answer (rank correlation): {interval_text(found.within_position)} within question "
-        f"and position; {interval_text(found.within_question)} within question; {interval_text(found.pooled)} pooled",
-        indent="  ",
-    )
+    lines = []
+    for norm, name in AVERAGING.items():
+        found = study.mass_and_effect(norm, model=model)
+        lines += wrapped(
+            f"share ({name}) and effect on the answer (rank correlation): {interval_text(found.within_position)} "
+            f"within question and position; {interval_text(found.within_question)} within question; "
+            f"{interval_text(found.pooled)} over all",
+            indent="  ",
+        )
+    return lines
 
 
 def _concentration_lines(study: Study, model: str | None, curve: StudyCurve) -> list[str]:
@@ -192,19 +233,29 @@ def _distance_lines(study: Study, model: str | None) -> list[str]:
 
 
 def _fit_lines(study: Study, model: str | None, curve: StudyCurve) -> list[str]:
-    if len(curve.values) < 5:
-        return [f"fit: none, as two sides and a floor take five documents, and there are {len(curve.values)}"]
     if not np.isfinite(curve.profiles).all():
         return wrapped("fit: none, as in some question a position gets nothing, or is not seen", indent="  ")
-    symmetric, two_sided = curve.fit("symmetric"), curve.fit("two_sided")
+    if not curve.can_fit("symmetric"):
+        return [f"fit: none, as a curve takes three documents, and there are {len(curve.values)}"]
+    symmetric = curve.fit("symmetric")
     alpha, error = symmetric.fit.parameters["alpha"], symmetric.standard_errors.get("alpha")
-    text = f"fit: symmetric U alpha {decimal(alpha)}" + (f" (standard error {decimal(error)})" if error else "")
-    text += f", r2 {decimal(symmetric.fit.r2, 3)}; two sides and a floor, r2 {decimal(two_sided.fit.r2, 3)}"
-    return wrapped(f"{text}; new questions are predicted better by: {two_sided.predicts_better}", indent="  ")
+    text = f"fit: symmetric, alpha {decimal(alpha)}" + (f" (standard error {decimal(error)})" if error else "")
+    text += f", r2 {decimal(symmetric.fit.r2, 3)}, {_prediction(symmetric)}; two_sided"
+    if not curve.can_fit("two_sided"):
+        return wrapped(f"{text}: none, as two sides and a floor take five documents", indent="  ")
+    two_sided = curve.fit("two_sided")
+    return wrapped(f"{text}, r2 {decimal(two_sided.fit.r2, 3)}, {_prediction(two_sided)}", indent="  ")
+
+
+def _prediction(fit: StudyFit) -> str:
+    """Whether a model predicts new questions better than a flat curve does."""
+    return {"model": "better than flat on new questions", "flat": "worse than flat on new questions"}.get(
+        fit.predicts_better, "not told from flat on new questions"
+    )
 
 
 def _budget_lines(budget: dict[str, float]) -> list[str]:
-    parts = [f"{_KINDS.get(kind, kind)} {percent(value)}" for kind, value in budget.items() if value > 0]
+    parts = [f"{kind} {percent(value)}" for kind, value in budget.items() if value > 0]
     return wrapped("budget: " + ", ".join(parts), indent="  ")
 
 
@@ -217,8 +268,9 @@ def _own_lines(study: Study, model: str | None) -> list[str]:
         )
     lines = ["answers: forced; beside them what the model writes itself in the first order:"]
     for id, facts in list(zip(data.questions, data.facts["asked"], strict=True))[:_ANSWERS]:
-        forced, own = facts[0]["answer"], data.own_answers.get(id, ("",))[0]
-        lines.append(fit(f"  {id}: {' '.join(forced.split())!r}, own {' '.join(own.split())!r}", WIDTH).rstrip())
+        forced, own = facts[0]["answer"], data.own_answers.get(id)
+        written = "own: none, it failed" if own is None else f"own {' '.join(own[0].split())!r}"
+        lines.append(fit(f"  {id}: {' '.join(forced.split())!r}, {written}", WIDTH).rstrip())
     if len(data.questions) > _ANSWERS:
         lines.append(f"  and {len(data.questions) - _ANSWERS} more in summary.json")
     return lines

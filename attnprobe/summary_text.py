@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from attnprobe.curve import Curve
 from attnprobe.summary import Group, PromptResult
 from attnprobe.terminal import WIDTH, bars, count, decimal, fit, percent, table, wrapped
@@ -19,7 +21,6 @@ _NORMS = {
     "density": "attention a token, 1 = uniform",
     "advantage": "attention a token against the other documents, nats",
 }
-_KINDS = {"learned_sink": "learned sink"}
 
 
 def summary_lines(results: Sequence[PromptResult], means: Sequence[Group], unicode: bool = True) -> list[str]:
@@ -56,9 +57,13 @@ def group_lines(group: Group, unicode: bool = True) -> list[str]:
 
 
 def uniform_value(curve: Curve) -> float | None:
-    """What every document would have if attention were uniform; None where that depends on more than their number."""
+    """What documents would have on average if every token got the same; None where their number does not say it.
+
+    A single document's share goes by its length; density and advantage are the same for all.
+    """
     if curve.norm in ("share", "log_share"):
-        return 1 / len(curve.values)
+        n = int((~np.isnan(curve.values)).sum())
+        return 1 / n if n else None
     return {"density": 1.0, "advantage": 0.0}.get(curve.norm)
 
 
@@ -109,7 +114,8 @@ def curve_lines(
         columns.append(("document", [fit(name, longest) for name in names], False))
     used = sum(max(len(head), *map(len, cells)) + 2 for head, cells, _ in columns)
     line = "│" if unicode else "|"
-    legend = "" if uniform is None else f"{line} uniform, {value_text(curve, uniform)}"
+    average = " on average" if curve.norm in ("share", "log_share") else ""
+    legend = "" if uniform is None else f"{line} uniform, {value_text(curve, uniform)}{average}"
     columns.append((legend, bars(curve.values.tolist(), max(WIDTH - used, 10), uniform, unicode), False))
     header, cells, right = zip(*columns, strict=True)
     lines = table(header, list(zip(*cells, strict=True)), right)
@@ -134,7 +140,7 @@ def ratio_line(curve: Curve) -> str:
 
 def budget_lines(budget: dict[str, float], residual: float) -> list[str]:
     """Where all attention goes, by kind of span, and the largest residual."""
-    parts = [f"{_KINDS.get(kind, kind)} {percent(value)}" for kind, value in budget.items() if value > 0]
+    parts = [f"{kind} {percent(value)}" for kind, value in budget.items() if value > 0]
     return [
         *wrapped("budget: " + ", ".join(parts), indent="  "),
         f"residual: {residual:.1e} nats at most, between the spans' total and an independent one",

@@ -92,7 +92,7 @@ def size(n_bytes: float) -> str:
 
 
 def bytes_of(text: str) -> int:
-    """A size such as ``2 GB``, ``500 MB`` or ``0`` in bytes; decimal units, as :func:`size` writes them.
+    """A size such as ``2 GB``, ``500 MB`` or ``0`` in bytes; decimal units, as :func:`size` writes them, or ``KB``.
 
     Raises
     ------
@@ -101,10 +101,10 @@ def bytes_of(text: str) -> int:
     """
     if text.strip() == "0":
         return 0
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kMGT]?B)\s*", text)
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kKMGT]?B)\s*", text)
     if match is None:
-        raise ValueError('must be a size like "2 GB" or "500 MB"')
-    return round(float(match[1]) * 1000 ** ("B", "kB", "MB", "GB", "TB").index(match[2]))
+        raise ValueError('must be a size in B, kB, MB, GB or TB, like "2 GB" or "500 MB"')
+    return round(float(match[1]) * 1000 ** ("B", "KB", "MB", "GB", "TB").index(match[2].upper()))
 
 
 def duration(seconds: float) -> str:

@@ -21,11 +21,14 @@ from attnprobe.terminal import count, percent
 _SECTIONS = {
     "panel": (
         "Artefacts",
+        "Artefacts",
         "How much of the curve is left when what is known to draw attention for itself is taken out.",
     ),
-    "decomposition": ("Position or content", ""),
-    "answer": ("Does the answer suffer?", ""),
+    "decomposition": ("Position", "Position or content", ""),
+    "answer": ("Answer", "Does the answer suffer?", ""),
 }
+"""By table: label in the navigation, heading, and what it is about."""
+
 _DOWNLOADS = (("curves", "curves"), ("budget", "budget"), ("prompts", "prompts and answers"))
 
 
@@ -47,49 +50,37 @@ def body_html(
     note
         Why the text of others, or of none, is.
     """
-    parts = [
-        f'<header><p class="eyebrow">attnprobe report</p><h1>{escaped(title)}</h1>{_navigation(all_series)}</header>',
-        "<main>",
-        _section("verdict", "Verdict", _verdicts(all_series) + _faults(faults)),
-        _section("curve", "Attention by position", _curve(all_series)),
-        _section("budget", "Budget: where all attention goes", _budget(all_series)),
+    sections = [
+        ("verdict", "Verdict", "Verdict", _verdicts(all_series) + _faults(faults)),
+        ("curve", "Curve", "Attention by position", _curve(all_series)),
+        ("budget", "Budget", "Budget: where all attention goes", _budget(all_series)),
     ]
     if any(series.curves for series in all_series):
-        parts.append(_section("explorer", "Layers and heads", _explorer(all_series)))
-    for key, (heading, about) in _SECTIONS.items():
+        sections.append(("explorer", "Layers and heads", "Layers and heads", _explorer(all_series)))
+    for key, (label, heading, about) in _SECTIONS.items():
         tables = [(series, table) for series in all_series for name, table in series_tables(series) if name == key]
         if tables:
             shown = "".join(_table(table, _prefix(series, all_series)) for series, table in tables)
-            parts.append(_section(key, heading, (f"<p>{escaped(about)}</p>" if about else "") + shown))
-    parts.append(_section("text", "The text, shaded by attention", _text(text_maps, note)))
+            sections.append((key, label, heading, (f"<p>{escaped(about)}</p>" if about else "") + shown))
     prompts = "".join(_table(series.tables["prompts"], _prefix(series, all_series)) for series in all_series)
-    parts += [
-        _section("prompts", "Prompts and answers", prompts),
-        _section(
-            "facts", "What was measured, and how", _table(facts_table(all_series), caption_hidden=True, wide=True)
-        ),
-        _section("warnings", "Warnings", _warnings(all_series)),
-        _section("download", "Data", _downloads()),
-        "</main>",
+    facts = _table(facts_table(all_series), caption_hidden=True, wide=True)
+    sections += [
+        ("text", "Text", "The text, shaded by attention", _text(text_maps, note)),
+        ("prompts", "Prompts", "Prompts and answers", prompts),
+        ("facts", "How", "What was measured, and how", facts),
+        ("warnings", "Warnings", "Warnings", _warnings(all_series)),
+        ("download", "Data", "Data", _downloads()),
     ]
-    return "\n".join(parts)
-
-
-def _navigation(all_series: Sequence[Series]) -> str:
-    names = [("curve", "Curve"), ("budget", "Budget")]
-    if any(series.curves for series in all_series):
-        names.append(("explorer", "Layers and heads"))
-    if any("panel" in series.tables for series in all_series):
-        names.append(("panel", "Artefacts"))
-    names += [
-        ("text", "Text"),
-        ("prompts", "Prompts"),
-        ("facts", "How"),
-        ("warnings", "Warnings"),
-        ("download", "Data"),
-    ]
-    links = "".join(f'<a href="#{id}">{label}</a>' for id, label in names)
-    return f'<nav class="screen-only" aria-label="Sections">{links}</nav>'
+    links = "".join(f'<a href="#{id}">{label}</a>' for id, label, _, _ in sections[1:])  # the verdict is right there
+    navigation = f'<nav class="screen-only" aria-label="Sections">{links}</nav>'
+    return "\n".join(
+        [
+            f'<header><p class="eyebrow">attnprobe report</p><h1>{escaped(title)}</h1>{navigation}</header>',
+            "<main>",
+            *(_section(id, heading, content) for id, _, heading, content in sections),
+            "</main>",
+        ]
+    )
 
 
 def _section(id: str, heading: str, content: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from attnprobe.curve import Layers
 from attnprobe.errors import InputError
 from attnprobe.norms import mean_of_defined
-from attnprobe.report.curve_figures import SHARE, finite, marked, position_axes
+from attnprobe.report.curve_figures import SHARE, draw_uniform, even_values, finite, marked, position_axes
 from attnprobe.report.drawn import Source, runs_of
 from attnprobe.report.figure_axes import end_labels
 from attnprobe.report.style import BLACK, LINES, MARKERS, Width, say_around, styled
@@ -21,8 +22,9 @@ from attnprobe.study import Study
 def compare_figure(sources: Mapping[str, Source], *, layers: Layers = None, width: Width = "column") -> Any:
     """Shares by position of several runs or studies on the same axes, names at the ends of the lines.
 
-    Where the numbers of documents differ, positions are relative (0 first, 1 last) and shares are multiples of the
-    uniform one. A study has its simultaneous 95 % band; several runs have their mean.
+    Where the numbers of documents differ, positions are relative (0 first, 1 last) and shares are multiples of what
+    each document would have if every token got the same. A study has its simultaneous 95 % band; several runs have
+    their mean.
 
     Parameters
     ----------
@@ -45,23 +47,30 @@ def compare_figure(sources: Mapping[str, Source], *, layers: Layers = None, widt
     if not 2 <= len(sources) <= len(LINES):
         raise InputError(f"{len(sources)} to compare; give 2 to {len(LINES)}, as many lines can be told apart")
     lines = {name: _line(source, layers) for name, source in sources.items()}
-    sizes = {len(values) for values, _, _ in lines.values()}
+    sizes = {len(line.values) for line in lines.values()}
     alike = len(sizes) == 1
+    evens = [line.even for line in lines.values()]
+    same_even = alike and all(np.allclose(even, evens[0], equal_nan=True) for even in evens)
     figure, axes = position_axes(width, max(sizes))
     ends, has_band = [], False
-    for (name, parts), colour, marker in zip(lines.items(), LINES, MARKERS, strict=False):
-        n = len(parts[0])
+    for (name, line), colour, marker in zip(lines.items(), LINES, MARKERS, strict=False):
+        n = len(line.values)
         x = np.arange(n) if alike else np.linspace(0, 1, n) if n > 1 else np.full(1, 0.5)
-        scale = 100 if alike else n
-        values = scale * parts[0]
-        if parts[1] is not None and parts[2] is not None:
-            axes.fill_between(x, scale * parts[1], scale * parts[2], color=colour, alpha=0.2, linewidth=0)
+        scale = 100 if alike else 1 / line.even
+        values = scale * line.values
+        if line.low is not None and line.high is not None:
+            axes.fill_between(x, scale * line.low, scale * line.high, color=colour, alpha=0.2, linewidth=0)
             has_band = True
         axes.plot(x, finite(values), marked(marker, n), color=colour, label=name)
         drawn = values[np.isfinite(values)]
         if drawn.size:
             ends.append((float(drawn[-1]), name, colour))
-    axes.axhline(100 / n if alike else 1, color=BLACK, linestyle="--", linewidth=0.8, label="uniform")
+        if alike and not same_even:
+            axes.plot(x, 100 * line.even, color=colour, linestyle="--", linewidth=0.8)
+    if same_even:
+        draw_uniform(axes, 100 * evens[0])
+    elif not alike:
+        axes.axhline(1, color=BLACK, linestyle="--", linewidth=0.8)
     axes.set_ylabel(SHARE if alike else "share, multiples of uniform")
     axes.set_ylim(bottom=0)
     if not alike:
@@ -69,7 +78,8 @@ def compare_figure(sources: Mapping[str, Source], *, layers: Layers = None, widt
         axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "0.25", "0.5", "0.75", "1"])
         axes.set_xlabel("relative position (0 = first, 1 = last)")
     end_labels(axes, ends)
-    notes = ["Dashed: uniform."]
+    each = ", for each in its colour" if alike and not same_even else ""
+    notes = [f"Dashed: uniform, every token alike{each}."]
     notes += ["Bands: 95 %, all positions at once, over questions."] * has_band
     notes += ["Lines without a band: one prompt, or the mean of several."] * (
         not all(isinstance(source, Study) for source in sources.values())
@@ -78,10 +88,19 @@ def compare_figure(sources: Mapping[str, Source], *, layers: Layers = None, widt
     return figure
 
 
-def _line(source: Source, layers: Layers) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
-    """Shares by position, and their band where there is one."""
+@dataclass(frozen=True, eq=False)
+class _Line:
+    """Shares by position and what even attention would give, float64 [position]; the band where there is one."""
+
+    values: np.ndarray
+    even: np.ndarray
+    low: np.ndarray | None = None
+    high: np.ndarray | None = None
+
+
+def _line(source: Source, layers: Layers) -> _Line:
     if isinstance(source, Study):
         band = source.curve("share", layers=layers).scaled()
-        return band.estimate, band.low, band.high
-    curves = [run.curve("share", layers).values for run, _ in runs_of(source)]
-    return mean_of_defined(np.stack(curves), axis=0), None, None
+        return _Line(band.estimate, source.uniform(), band.low, band.high)
+    pairs = [(run.curve("share", layers).values, even_values(run, "share", layers)) for run, _ in runs_of(source)]
+    return _Line(*(mean_of_defined(np.stack(part), axis=0) for part in zip(*pairs, strict=True)))

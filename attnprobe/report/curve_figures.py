@@ -10,11 +10,12 @@ import numpy as np
 
 from attnprobe.curve import Curve, Layers, choose_heads
 from attnprobe.errors import InputError
-from attnprobe.norms import mean_of_defined
+from attnprobe.norms import mean_of_defined, uniform_values
 from attnprobe.report.drawn import Facts, Source, about_layers, about_runs, about_study, runs_of
 from attnprobe.report.figure_axes import legend_above, number_ticks
 from attnprobe.report.figure_text import shown
 from attnprobe.report.style import BLACK, BLUE, GREY, ORANGE, WIDTHS, Width, new_figure, say_around, styled
+from attnprobe.run import Run
 from attnprobe.study import Study
 from attnprobe.study_curve import AVERAGING
 from attnprobe.terminal import count, decimal
@@ -65,11 +66,12 @@ def curve_figure(source: Source, *, norm: str = "share", layers: Layers = None, 
         if norm != "share":
             raise InputError(f'a study is drawn in both orders of averaging, as shares; norm "{norm}" has no effect')
         return _study(source, layers, width)
-    curves, facts = [], []
+    curves, even, facts = [], [], []
     for run, fact in runs_of(source):
         curves.append(run.curve(norm, layers))
+        even.append(even_values(run, norm, layers))
         facts.append(fact)
-    return _runs(curves, facts, width)
+    return _runs(curves, _mean(even, norm), facts, width)
 
 
 @styled
@@ -79,13 +81,14 @@ def rotations_figure(curves: Sequence[Curve], gold: Sequence[int], title: str, n
     Parameters
     ----------
     curves
-        One an order, as many documents each.
+        Shares, one an order; every document stands at every position as often, so that even attention is 1/K there.
     gold
         Position of the document that holds the answer, in each order.
     title, note
         Above and below the picture, which is as wide as a page.
     """
-    figure, axes = _several(curves, "page", "one document in one rotation")
+    n = len(curves[0].values)
+    figure, axes = _several(curves, np.full(n, 1 / n), "page", "one document in one rotation")
     scale, _ = _UNITS[curves[0].norm]
     axes.plot(
         gold,
@@ -101,19 +104,25 @@ def rotations_figure(curves: Sequence[Curve], gold: Sequence[int], title: str, n
     return figure
 
 
-def _runs(curves: Sequence[Curve], facts: Sequence[Facts], width: Width) -> Any:
+def even_values(run: Run, norm: str, layers: Layers) -> np.ndarray:
+    """What a run's curve would be if every token got the same; secondary sinks are left out, as in the curve."""
+    chosen, *_ = choose_heads(run.layers, run.mass.shape[1], layers, None)
+    return uniform_values(run, norm, chosen, with_sinks=False)
+
+
+def _runs(curves: Sequence[Curve], even: np.ndarray, facts: Sequence[Facts], width: Width) -> Any:
     curve = curves[0]
     if len(curves) == 1:
-        figure, axes = _one(curve, width)
+        figure, axes = _one(curve, even, width)
         interval = "One prompt, so no interval: content and position are not told apart."
     else:
-        figure, axes = _several(curves, width, "one document of one prompt")
+        figure, axes = _several(curves, even, width, "one document of one prompt")
         interval = "Dots: single documents; line: mean over prompts."
     legend_above(axes)
     names = about_layers(curve.layers, len(curve.heads))
     sinks = ["Secondary sinks are left out."] * any(one.secondary_sinks == "apart" for one in curves)
     notes = [about_runs(facts, names), interval, *_ratios(curve) * (len(curves) == 1), *sinks]
-    gaps = undefined(_mean(curves))
+    gaps = undefined(_mean([one.values for one in curves], curve.norm))
     say_around(figure, "Attention by position", " ".join([*notes, *gaps]))
     return figure
 
@@ -129,20 +138,20 @@ def position_axes(width: Width, n: int) -> tuple[Any, Any]:
     return figure, axes
 
 
-def _one(curve: Curve, width: Width) -> tuple[Any, Any]:
+def _one(curve: Curve, even: np.ndarray, width: Width) -> tuple[Any, Any]:
     figure, axes = position_axes(width, len(curve.values))
     scale, _ = _UNITS[curve.norm]
     axes.plot(range(len(curve.values)), finite(scale * curve.values), marked("o", len(curve.values)), color=BLUE)
-    _uniform(axes, curve.norm, curve.values)
+    draw_uniform(axes, scale * even)
     _finish(axes, curve.norm)
     return figure, axes
 
 
-def _several(curves: Sequence[Curve], width: Width, dot: str) -> tuple[Any, Any]:
+def _several(curves: Sequence[Curve], even: np.ndarray, width: Width, dot: str) -> tuple[Any, Any]:
     values = np.stack([curve.values for curve in curves])  # [prompt, position]
     figure, axes = position_axes(width, values.shape[1])
     scale, _ = _UNITS[curves[0].norm]
-    mean = _mean(curves)
+    mean = _mean(list(values), curves[0].norm)
     axes.plot(
         np.tile(np.arange(values.shape[1]), len(values)),
         finite(scale * values).ravel(),
@@ -155,15 +164,15 @@ def _several(curves: Sequence[Curve], width: Width, dot: str) -> tuple[Any, Any]
         rasterized=values.size > _MANY,
     )
     axes.plot(range(values.shape[1]), finite(scale * mean), marked("o", len(mean)), color=BLUE, label="mean")
-    _uniform(axes, curves[0].norm, mean)
+    draw_uniform(axes, scale * even)
     _finish(axes, curves[0].norm)
     return figure, axes
 
 
-def _mean(curves: Sequence[Curve]) -> np.ndarray:
+def _mean(parts: Sequence[np.ndarray], norm: str) -> np.ndarray:
     """Mean over prompts at each position, undefined values left out; geometric for the log share, as its norm is."""
-    values = np.stack([curve.values for curve in curves])
-    if curves[0].norm != "log_share":
+    values = np.stack(parts)
+    if norm != "log_share":
         return mean_of_defined(values, axis=0)
     with np.errstate(divide="ignore"):
         return np.exp(mean_of_defined(np.log(values), axis=0))
@@ -178,8 +187,7 @@ def _study(study: Study, layers: Layers, width: Width) -> Any:
             axes.fill_between(range(n), 100 * curve.low, 100 * curve.high, color=colour, alpha=0.25, linewidth=0)
         line, name = marked(marker, n), averaging_name(norm)
         axes.plot(range(n), finite(100 * curve.estimate), line, color=colour, label=name)
-    uniform = {"color": BLACK, "linestyle": "--", "linewidth": 0.8, "label": "uniform: every token alike"}
-    axes.plot(range(n), 100 * study.uniform(), **uniform)
+    draw_uniform(axes, 100 * study.uniform())
     _finish(axes, "share")
     legend_above(axes)
     bands = "Bands: 95 %, all positions at once, over questions."
@@ -207,12 +215,11 @@ def marked(marker: str, n: int) -> str:
     return f"{marker}-" if n <= 40 else "-"
 
 
-def _uniform(axes: Any, norm: str, values: np.ndarray) -> None:
-    """A line where every document would be if all got the same."""
-    n = len(values)
-    levels = {"density": 1.0, "advantage": 0.0, "mass": 100 * float(np.nansum(values)) / n}
-    name = f"uniform: 1/{n} each" if norm in ("share", "log_share") else "uniform"
-    axes.axhline(levels.get(norm, 100 / n), color=BLACK, linestyle="--", linewidth=0.8, label=name)
+def draw_uniform(axes: Any, values: np.ndarray) -> None:
+    """A dashed line of what each position would have if every token got the same."""
+    marker = "_" if len(values) == 1 else ""  # a line of one point is not seen
+    style = {"color": BLACK, "linestyle": "--", "linewidth": 0.8, "marker": marker}
+    axes.plot(range(len(values)), values, label="uniform: every token alike", **style)
 
 
 def _finish(axes: Any, norm: str) -> None:

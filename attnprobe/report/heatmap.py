@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import html
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from attnprobe.errors import InputError
-from attnprobe.report.page import asset, html_page
+from attnprobe.report.page import asset, check_page, html_page
+from attnprobe.report.texts import escaped, visible
 from attnprobe.report.token_map import SCRIPTS, STYLES, token_map
 from attnprobe.run import Run
 from attnprobe.run_folder import write_text
 
-_MADE_HERE = b'<meta name="generator" content="attnprobe">'
 _DATA = "token-map-data"
 _START = (
     'AttnprobeTokenMap.mount(document.getElementById("token-map"), '
@@ -42,10 +41,11 @@ def write_heatmap(run: Run, path: str | os.PathLike[str], heads: Sequence[tuple[
     check_page(target)
     data = token_map(run, heads)
     title = f"Attention on {'a prompt' if run.prompt_id is None else run.prompt_id}"
-    about = f"{data['model'] or 'a model'}, {run.n_prompt:,} tokens of prompt, {len(run.answer_ids):,} of answer"
+    model = (run.manifest.get("model") or {}).get("name") or "a model"
+    about = f"{model}, {run.n_prompt:,} tokens of prompt, {len(run.answer_ids):,} of answer"
     page = html_page(
-        title,
-        f'<div class="tm-frame"><h1>{html.escape(title)} <small>{html.escape(about)}</small></h1>'
+        visible(title),
+        f'<div class="tm-frame"><h1>{escaped(title)} <small>{escaped(about)}</small></h1>'
         '<div id="token-map"></div></div>\n'
         "<noscript><p>The heatmap needs JavaScript, which this page carries inside.</p></noscript>",
         styles=[asset(name) for name in STYLES],
@@ -57,13 +57,3 @@ def write_heatmap(run: Run, path: str | os.PathLike[str], heads: Sequence[tuple[
     except OSError as error:
         raise InputError(f"{target} cannot be written: {error.strerror or error}; give another --out") from error
     return target
-
-
-def check_page(path: Path) -> None:
-    """Raise InputError where a page should not be written: over what attnprobe did not make, or not named as a page."""
-    if path.suffix.lower() != ".html":
-        raise InputError(f"{path} does not end in .html; name the page so")
-    if path.is_dir():
-        raise InputError(f"{path} is a folder; give the page another name")
-    if path.is_file() and _MADE_HERE not in path.read_bytes()[:4096]:
-        raise InputError(f"{path} is there already and no page of attnprobe; give another --out, or move it away")

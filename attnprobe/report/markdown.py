@@ -8,12 +8,16 @@ from attnprobe.report.sections import budget_table, curve_table, facts_table, ov
 from attnprobe.report.series import Series, Table
 from attnprobe.report.texts import in_markdown
 
+MADE_HERE = "<!-- attnprobe report -->"
+"""First line of a summary, which readers do not see: by it a later report knows that it may write over it."""
+
 _MOST_ROWS = 40
+_LONGEST_CELL = 300
 
 
 def markdown_text(title: str, all_series: Sequence[Series], faults: Sequence[str]) -> str:
     """Verdicts, curves, budget, further tables, facts and warnings."""
-    parts = [f"# {in_markdown(title)}"]
+    parts = [f"{MADE_HERE}\n# {in_markdown(title)}"]
     for series in all_series:
         if len(all_series) > 1:
             parts.append(f"## {in_markdown(series.name)}")
@@ -50,4 +54,4 @@ def _table_parts(table: Table, prefix: str = "") -> list[str]:
 
 
 def _line(cells: Sequence[str], is_safe: bool = False) -> str:
-    return "| " + " | ".join(cell if is_safe else in_markdown(cell[:300]) for cell in cells) + " |"
+    return "| " + " | ".join(cell if is_safe else in_markdown(cell, _LONGEST_CELL) for cell in cells) + " |"

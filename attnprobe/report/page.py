@@ -8,9 +8,14 @@ import html
 import json
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from attnprobe.errors import InputError
+
+_MADE_HERE = '<meta name="generator" content="attnprobe">'
 
 # What ends a script element or begins a comment inside it, and the line ends that JSON allows and older scripts do not.
 _UNSAFE = str.maketrans({c: f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"})
@@ -67,13 +72,48 @@ def html_page(title: str, body: str, *, styles: Sequence[str], scripts: Sequence
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{html.escape(policy)}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="color-scheme" content="light dark">\n<meta name="generator" content="attnprobe">\n'
+        '<meta name="color-scheme" content="light dark">\n'
+        f"{_MADE_HERE}\n"
         f"<title>{html.escape(title)}</title>\n"
         + "".join(f"<style>{style}</style>\n" for style in styles)
         + f"</head>\n<body>\n{body}\n{holders}"
         + "".join(f"<script>{script}</script>\n" for script in scripts)
         + "</body>\n</html>\n"
     )
+
+
+def check_page(path: Path) -> None:
+    """Refuse a page that is not named as one, or that would go over what attnprobe did not make.
+
+    Raises
+    ------
+    InputError
+        Naming the page, what is wrong, and the way out.
+    """
+    if path.suffix.lower() != ".html":
+        raise InputError(f"{path} does not end in .html; name the page so")
+    check_own(path, "page", _MADE_HERE)
+
+
+def check_own(path: Path, what: str, mark: str) -> None:
+    """Refuse to write over a folder, or over a file that does not have the mark of ours near its beginning.
+
+    Raises
+    ------
+    InputError
+        Naming the file, what is wrong, and the way out.
+    """
+    if path.is_dir():
+        raise InputError(f"{path} is a folder; give another --out")
+    if not path.is_file():
+        return
+    try:
+        with path.open("rb") as file:
+            is_own = mark.encode() in file.read(4096)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}; give another --out") from error
+    if not is_own:
+        raise InputError(f"{path} is there already and no {what} of attnprobe; give another --out, or move it away")
 
 
 def _digest(script: str) -> str:

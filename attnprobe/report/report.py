@@ -9,8 +9,8 @@ from pathlib import Path
 
 from attnprobe.errors import InputError
 from attnprobe.report.body import body_html
-from attnprobe.report.markdown import markdown_text
-from attnprobe.report.page import asset, html_page
+from attnprobe.report.markdown import MADE_HERE, markdown_text
+from attnprobe.report.page import asset, check_own, check_page, html_page
 from attnprobe.report.run_series import series_of_runs
 from attnprobe.report.sections import page_data
 from attnprobe.report.series import Series
@@ -58,15 +58,17 @@ def write_report(sources: Sequence[str | os.PathLike[str]], path: str | os.PathL
     Raises
     ------
     InputError
-        A source that is none, a name that does not end in ``.html``, or a file that cannot be written.
+        A source that is none, a name that does not end in ``.html``, or a file that cannot be written, or that is there
+        and not of an earlier report.
     RunFileError
         A source that is damaged; in a folder of many runs or models, only where none can be read.
     """
     page = Path(path)
-    if page.suffix.lower() not in (".html", ".htm"):
-        raise InputError(f"{page} does not end in .html; name the page so")
+    summary = page.with_suffix(".md")
+    check_page(page)
+    check_own(summary, "summary", MADE_HERE)
     if not page.parent.is_dir():
-        raise InputError(f"{page.parent} is no folder; make it, or give another -o")
+        raise InputError(f"{page.parent} is no folder; make it, or give another --out")
     faults: list[str] = []
     found = read_sources(sources, faults)
     maps = TextMaps()
@@ -74,7 +76,6 @@ def write_report(sources: Sequence[str | os.PathLike[str]], path: str | os.PathL
     title = " and ".join(source.name for source in found[:3]) + (
         f" and {len(found) - 3} more" if len(found) > 3 else ""
     )
-    summary = page.with_suffix(".md")
     texts = {
         page: _page_text(title, all_series, faults, maps),
         summary: markdown_text(f"Attention: {title}", all_series, faults),
@@ -83,7 +84,7 @@ def write_report(sources: Sequence[str | os.PathLike[str]], path: str | os.PathL
         try:
             write_text(file, text)
         except OSError as error:
-            raise InputError(f"{file} cannot be written: {error.strerror or error}; give another -o") from error
+            raise InputError(f"{file} cannot be written: {error.strerror or error}; give another --out") from error
     return Report(page, summary, all_series, tuple(faults))
 
 

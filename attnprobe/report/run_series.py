@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from attnprobe.curve import middle_positions
-from attnprobe.norms import NORMS, averaged, head_values
+from attnprobe.norms import NORMS, averaged, head_values, uniform_values
 from attnprobe.report.facts import Facts, merged, run_facts
 from attnprobe.report.series import Curves, Series, Table, end_ratio
 from attnprobe.report.verdicts import run_verdict, runs_verdict
 from attnprobe.run import Run
-from attnprobe.study_cells import KINDS, is_secondary
+from attnprobe.spans import is_secondary
+from attnprobe.study_cells import KINDS
 from attnprobe.terminal import count, decimal, percent
 
 MOST_MEMBERS = 50
@@ -23,26 +25,25 @@ MOST_MEMBERS = 50
 MOST_ROWS = 200
 """Prompts in the table of a page; all of them count in the means."""
 
+_COUNTED = ("document", "sink")
+"""Kinds of the spans whose tokens are a document's."""
+
 
 @dataclass
 class _Sum:
     """Sum and number of the defined values of runs."""
 
-    total: np.ndarray
-    n: np.ndarray
-
-    @classmethod
-    def like(cls, values: np.ndarray) -> _Sum:
-        return cls(np.zeros(values.shape), np.zeros(values.shape, dtype=int))
+    total: np.ndarray | float = 0.0
+    n: np.ndarray | int = 0
 
     def add(self, values: np.ndarray) -> None:
         known = ~np.isnan(values)
-        self.total += np.where(known, values, 0.0)
-        self.n += known
+        self.total = self.total + np.where(known, values, 0.0)
+        self.n = self.n + known.astype(int)
 
     def mean(self) -> np.ndarray:
         with np.errstate(divide="ignore", invalid="ignore"):
-            mean: np.ndarray = np.where(self.n > 0, self.total / self.n, np.nan)
+            mean: np.ndarray = np.where(self.n, np.divide(self.total, self.n), np.nan)
         return mean
 
 
@@ -51,7 +52,9 @@ class _Group:
     """What is known of the runs with as many documents, as they are read."""
 
     first: Run
-    sums: dict[tuple[str, str], _Sum] = field(default_factory=dict)
+    sums: dict[tuple[str, str, str], _Sum] = field(default_factory=lambda: defaultdict(_Sum))
+    tokens: _Sum = field(default_factory=_Sum)
+    has_sinks: bool = False
     norms: set[str] = field(default_factory=lambda: set(NORMS))
     members: list[tuple[str, dict[str, np.ndarray]]] = field(default_factory=list)
     rows: list[tuple[str, ...]] = field(default_factory=list)
@@ -61,12 +64,12 @@ class _Group:
     budget: dict[str, float] = field(default_factory=lambda: dict.fromkeys(KINDS, 0.0))
     n: int = 0
 
-    def add_to(self, name: str, part: str, values: np.ndarray) -> None:
-        self.sums.setdefault((name, part), _Sum.like(values)).add(values)
+    def add_to(self, view: str, norm: str, part: str, values: np.ndarray) -> None:
+        self.sums[view, norm, part].add(values)
 
-    def mean(self, name: str, part: str) -> np.ndarray:
-        mean = self.sums[name, part].mean()
-        return np.exp(mean) if name == "log_share" else mean
+    def mean(self, view: str, norm: str, part: str) -> np.ndarray:
+        mean = self.sums[view, norm, part].mean()
+        return np.exp(mean) if norm == "log_share" else mean
 
 
 def series_of_runs(name: str, runs: Iterable[Run], is_folder: bool, faults: list[str]) -> list[Series]:
@@ -111,7 +114,7 @@ def _take(group: _Group, run: Run, id: str) -> None:
         group.budget[kind] += float(value)
     head = tail = None
     if run.documents:
-        curve = run.curve()
+        curve = run.curve(with_sinks=True)  # as the view "as measured"
         head, tail = curve.head_middle, curve.tail_middle
         _add_curves(group, run, id)
     group.ends.append((head, tail))
@@ -131,30 +134,43 @@ def _take(group: _Group, run: Run, id: str) -> None:
 
 
 def _add_curves(group: _Group, run: Run, id: str) -> None:
-    documents = [run.spans[i] for i in run.document_spans]
-    tokens = np.array([float(span.n_tokens) for span in documents])
-    group.add_to("tokens", "all", tokens)
-    seen = run.visible.astype(np.float64)
-    group.add_to(
-        "uniform mass", "all", (seen[..., list(run.document_spans)] / seen.sum(-1, keepdims=True)).mean((0, 1))
+    group.tokens.add(
+        np.array(
+            [
+                float(sum(span.n_tokens for span in run.spans if span.document == number and span.kind in _COUNTED))
+                for number in (run.spans[i].document for i in run.document_spans)
+            ]
+        )
     )
-    group.add_to("uniform share", "all", tokens / tokens.sum() if tokens.sum() else np.full(len(tokens), np.nan))
+    has_sinks = any(span.kind == "sink" and span.document is not None for span in run.spans)
+    group.has_sinks |= has_sinks
     own: dict[str, np.ndarray] = {}
     for norm in NORMS:
         if norm in ("density", "advantage") and run.row_mass is None:
             group.norms.discard(norm)
             continue
-        values = head_values(run, "mass" if norm == "share" else norm, with_sinks=False)  # [layer, head, document]
-        own[norm] = averaged(values.reshape(-1, values.shape[-1]), norm)
-        layers = np.stack([averaged(layer, norm) for layer in values])
-        heads = np.stack([[averaged(head[None], norm) for head in layer] for layer in values])
-        for part, array in (("all", own[norm]), ("layers", layers), ("heads", heads)):
-            with np.errstate(divide="ignore"):
-                group.add_to(norm, part, np.log(array) if norm == "log_share" else array)
+        raw = _parts(run, norm, with_sinks=True)
+        apart = _parts(run, norm, with_sinks=False) if has_sinks else raw
+        for view, parts in (("raw", raw), ("apart", apart)):
+            for part, values in parts.items():
+                with np.errstate(divide="ignore"):
+                    group.add_to(view, norm, part, np.log(values) if norm == "log_share" else values)
+        own[norm] = raw["all"]
         if norm == "mass":
-            group.add_to("document mass", "all", np.nansum(values, axis=-1))
+            group.add_to("raw", norm, "documents", np.nansum(raw["heads"], axis=-1))
     if len(group.members) < MOST_MEMBERS:
         group.members.append((id, own))
+
+
+def _parts(run: Run, norm: str, with_sinks: bool) -> dict[str, np.ndarray]:
+    """A run's curves of one norm: of everything, every layer, every head, and even attention."""
+    values = head_values(run, "mass" if norm == "share" else norm, with_sinks=with_sinks)  # [layer, head, document]
+    return {
+        "all": averaged(values.reshape(-1, values.shape[-1]), norm),
+        "layers": np.stack([averaged(layer, norm) for layer in values]),
+        "heads": np.stack([[averaged(head[None], norm) for head in layer] for layer in values]),
+        "uniform": uniform_values(run, norm, with_sinks=with_sinks),
+    }
 
 
 def _series(name: str, group: _Group, is_folder: bool) -> Series:
@@ -164,8 +180,10 @@ def _series(name: str, group: _Group, is_folder: bool) -> Series:
     budget = {kind: value / group.n for kind, value in group.budget.items()}
     curves = {}
     if n_documents:
-        curves = {norm: _curves(group, norm, middle) for norm in NORMS if norm in group.norms}
-    common = (curves, middle, budget)
+        norms = [norm for norm in NORMS if norm in group.norms]
+        views = ("raw", "apart") if group.has_sinks else ("raw",)
+        curves = {view: {norm: _curves(group, view, norm, middle) for norm in norms} for view in views}
+    common = (curves.get("raw", {}), middle, budget)
     documents = run.documents if is_single else tuple(map(str, range(n_documents)))
     left_out = group.n - len(group.rows)
     table = Table(
@@ -175,21 +193,21 @@ def _series(name: str, group: _Group, is_folder: bool) -> Series:
         (False, True, True, True, True, True, True, False),
         f"{count(left_out, 'more prompt')} not listed; they count in the means." if left_out else "",
     )
-    share = curves["share"].heads if curves else None
+    share = curves["raw"]["share"].heads if curves else None
     ratios = {}
     if share is not None:
         for key, end in (("head_middle", 0), ("tail_middle", -1)):
             ratios[key] = end_ratio(share, end, middle)
-        ratios["document_mass"] = group.mean("document mass", "all")
+        ratios["document_mass"] = group.mean("raw", "mass", "documents")
     return Series(
         name=name,
         kind="runs" if is_folder else "run",
         documents=documents,
-        tokens=group.mean("tokens", "all") if n_documents else np.zeros(0),
+        tokens=group.tokens.mean() if n_documents else np.zeros(0),
         middle=middle,
         model_layers=run.layers,
         n_heads=run.mass.shape[1],
-        curves={"raw": curves} if curves else {},
+        curves=curves,
         ratios=ratios,
         members=() if is_single else tuple(group.members),
         budget=budget,
@@ -200,18 +218,16 @@ def _series(name: str, group: _Group, is_folder: bool) -> Series:
     )
 
 
-def _curves(group: _Group, norm: str, middle: tuple[int, ...]) -> Curves:
-    values = group.mean(norm, "all")
+def _curves(group: _Group, view: str, norm: str, middle: tuple[int, ...]) -> Curves:
+    values = group.mean(view, norm, "all")
     ends = [
         end_ratio(values, end, middle) if norm != "advantage" else _difference(values, end, middle) for end in (0, -1)
     ]
-    uniform = {"density": 1.0, "advantage": 0.0}.get(norm)
-    name = "uniform mass" if norm == "mass" else "uniform share"
     return Curves(
         values=values,
-        layers=group.mean(norm, "layers"),
-        heads=group.mean(norm, "heads"),
-        uniform=group.mean(name, "all") if uniform is None else np.full(len(values), uniform),
+        layers=group.mean(view, norm, "layers"),
+        heads=group.mean(view, norm, "heads"),
+        uniform=group.mean(view, norm, "uniform"),
         head_text=decimal(float(ends[0])),
         tail_text=decimal(float(ends[1])),
     )

@@ -25,8 +25,8 @@ KIND_NAMES = {
     "other": "other text",
     "answer": "answer so far",
 }
-MOST_VALUES = 1_500_000
-"""Values of layers and heads in a page: 8 MB."""
+MOST_VALUES = 500_000
+"""Values of heads in a page, beside a text of several MB: 2.7 MB."""
 
 _FINE_PRINT = {
     "run": "The run's own means over answer rows, heads and layers.",

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from attnprobe.estimates import Interval
+from attnprobe.flatness import BOUNDS
+from attnprobe.norms import mean_of_defined
 from attnprobe.report.curve_figures import POSITION, averaging_name, curve_figure, position_axes
 from attnprobe.report.drawn import about_study
 from attnprobe.report.figure_axes import LINE, legend_above, number_ticks
@@ -17,6 +19,7 @@ from attnprobe.report.style import (
     BLUE,
     DIVERGING,
     GREY,
+    LIGHT,
     ORANGE,
     new_figure,
     save_figure,
@@ -27,10 +30,12 @@ from attnprobe.study import Study
 from attnprobe.study_cells import KINDS
 from attnprobe.study_curve import AVERAGING
 from attnprobe.study_folder import PICTURES
+from attnprobe.study_text import interval_text
+from attnprobe.terminal import count
 
 _ALPHA = 0.05
 # The first ones matter most: where labels would touch, the later ones go.
-_TICKS = (1, 2, 0.5, 5, 0.2, 10, 0.1, 20, 50, 1.5, 0.7, 3, 1.2, 0.85, 4, 7, 0.3)
+_TICKS = (1, 2, 0.5, 4, 1.25, 0.8, 8, 0.25, 16, 0.125, 32, 64, 128, 256, 0.0625)
 _COLOURS = {"share": BLUE, "log_share": ORANGE}
 _SHAPES = {"share": "o", "log_share": "s"}
 
@@ -62,28 +67,30 @@ def artefact_figure(study: Study) -> Any:
     if panel[0].curves["share"].head_middle is None:
         return None
     figure = new_figure("page", 0.6 + 2.2 * LINE * len(panel))
-    left, right = figure.subplots(1, 2, sharey=True)
+    left, right = figure.subplots(1, 2, sharex=True, sharey=True)
     rows = np.arange(len(panel))[::-1]
     for axes, (name, title) in zip((left, right), ends, strict=True):
         for norm, offset in zip(AVERAGING, (0.14, -0.14), strict=True):
             for row, entry in zip(rows, panel, strict=True):
                 _whisker(axes, getattr(entry.curves[norm], name), row + offset, norm, row == rows[0])
+        axes.axvspan(*BOUNDS, color=LIGHT, linewidth=0, zorder=0)
         axes.axvline(1, color=BLACK, linestyle="--", linewidth=0.8)
-        axes.set_xscale("log")
         axes.set_xlabel(title)
-        low, high = axes.get_xlim()
-        axes.set_xticks(_spread_ticks(low, high))
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        axes.xaxis.set_minor_formatter(lambda value, _: "")
-        axes.set_xlim(low, high)
         axes.grid(axis="x")
+    left.set_xscale("log")
+    low, high = left.get_xlim()
+    left.set_xticks(_spread_ticks(low, high))
+    left.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    left.minorticks_off()
+    left.set_xlim(low, high)
     left.set_yticks(rows, [entry.name for entry in panel])
     if left.get_legend_handles_labels()[0]:
         legend_above(left, 2.5)
     say_around(
         figure,
         "What is left without artefacts",
-        f"{about_study(study)} 95 % t intervals over questions; dashed: no effect.",
+        f"{about_study(study)} 95 % t intervals over questions; dashed: no effect; grey: {BOUNDS[0]:g} to "
+        f"{BOUNDS[1]:g}, where an end counts as even if its whole interval is inside.",
     )
     return figure
 
@@ -113,11 +120,14 @@ def layer_position_figure(study: Study) -> Any:
     data = study.of()
     profiles = study.layer_profiles()
     # As a curve's values: of the questions that have all positions, and scaled to a whole unless one document moved.
-    curves = np.stack([np.exp(one[~np.isnan(one).any(axis=1)].mean(axis=0)) for one in profiles])
+    is_whole = ~np.isnan(profiles).any(axis=2, keepdims=True)
+    curves = np.exp(mean_of_defined(np.where(is_whole, profiles, np.nan), axis=1))  # [layer, position]
     if study.options.design != "insertion":
         curves = curves / curves.sum(axis=1, keepdims=True)
-    relative = np.log2(curves * data.n_documents)
-    limit = max(1.0, float(np.nanpercentile(np.abs(relative), 98)))
+    with np.errstate(divide="ignore"):
+        relative = np.log2(curves * data.n_documents)  # NaN, a gap in the picture, where no window reaches
+    finite = relative[np.isfinite(relative)]
+    limit = max(1.0, float(np.percentile(np.abs(finite), 98))) if finite.size else 1.0
     height = float(np.clip(0.11 * len(data.layers), 1.6, 4.2))
     figure = new_figure("page", height + 0.6)
     main, side = figure.subplots(1, 2, sharey=True, width_ratios=(4, 1))
@@ -129,7 +139,7 @@ def layer_position_figure(study: Study) -> Any:
     bar = figure.colorbar(image, ax=main, location="left", shrink=0.9, pad=0.02, extend=_beyond(relative, limit))
     bar.set_label("doublings against uniform")
     bar.outline.set_visible(False)
-    _mark_layers(study, main)
+    has_dots = _mark_layers(study, main)
     budget = data.array("asked", "budget").mean(axis=(0, 1))
     for kind, name, marker, colour in (
         ("sink", "first token", "o", GREY),
@@ -140,7 +150,9 @@ def layer_position_figure(study: Study) -> Any:
     side.set_xlabel("sinks (% of mass)")
     side.set_xlim(0, 100)
     side.legend(loc="lower left", bbox_to_anchor=(0, 1), borderpad=0)
-    say_around(figure, "Attention by position and layer", f"{about_study(study)} Per-head log share, mean over heads.")
+    heads = f"each layer: mean log share of {count(data.n_heads, 'head')}"
+    dots = " Dots say that a difference is consistent over questions, not that it is large." if has_dots else ""
+    say_around(figure, "Attention by position and layer", about_study(study, heads) + dots)
     return figure
 
 
@@ -149,11 +161,11 @@ def _beyond(relative: np.ndarray, limit: float) -> str:
     return "both" if below and above else "min" if below else "max" if above else "neither"
 
 
-def _mark_layers(study: Study, axes: Any) -> None:
-    """A dot at the end that differs from the middle in a layer, tested over all layers and both ends."""
+def _mark_layers(study: Study, axes: Any) -> bool:
+    """A dot at the end that differs from the middle in a layer, tested over all layers and both ends; if any."""
     last = study.of().n_documents - 1
     if last < 2:
-        return
+        return False
     places = [
         (position, row)
         for row, test in enumerate(study.layer_tests())
@@ -165,6 +177,7 @@ def _mark_layers(study: Study, axes: Any) -> None:
         label = f"differs from the middle (adjusted p < {_ALPHA:g})"
         axes.scatter(x, y, s=11, color=BLACK, edgecolor="white", linewidth=0.6, label=label)
         axes.legend(loc="lower right", bbox_to_anchor=(1, 1), borderpad=0)
+    return bool(places)
 
 
 @styled
@@ -181,7 +194,14 @@ def answer_position_figure(study: Study) -> Any:
     axes.axhline(0, color=BLACK, linestyle="--", linewidth=0.8)
     axes.set_xlabel(POSITION.replace("document in the prompt", "document that holds the answer"))
     axes.set_ylabel("log-probability of the answer,\nagainst the question's mean (nats)")
-    say_around(
-        figure, "Does the answer suffer?", f"{about_study(study)} Band: 95 %, all positions at once, over questions."
-    )
+    about = about_study(study, f"log-probability of the whole answer of {count(gold.n, 'question')}")
+    notes = [about]
+    if gold.band.low is not None:
+        notes.append("Band: 95 %, all positions at once, over questions.")
+    if gold.head_minus_middle is not None:
+        head, tail = interval_text(gold.head_minus_middle), interval_text(gold.tail_minus_middle)
+        notes.append(
+            f"Head - middle: {head} nats, tail - middle: {tail}; contrasts may exclude 0 where the band does not."
+        )
+    say_around(figure, "Does the answer suffer?", " ".join(notes))
     return figure

@@ -12,7 +12,7 @@ from attnprobe.study import Study
 from attnprobe.study_cells import ASKED
 from attnprobe.study_curve import AVERAGING, StudyCurve
 from attnprobe.study_findings import PanelRow
-from attnprobe.study_text import interval_text
+from attnprobe.study_text import end_text, interval_text
 from attnprobe.terminal import count, decimal, percent
 
 
@@ -25,10 +25,10 @@ def panel_table(panel: tuple[PanelRow, ...]) -> Table:
             (
                 row.name,
                 row.about,
-                interval_text(pooled.head_middle),
-                interval_text(pooled.tail_middle),
-                interval_text(logs.head_middle),
-                interval_text(logs.tail_middle),
+                end_text(pooled.head_middle),
+                end_text(pooled.tail_middle),
+                end_text(logs.head_middle),
+                end_text(logs.tail_middle),
             )
         )
     return Table(
@@ -43,8 +43,8 @@ def panel_table(panel: tuple[PanelRow, ...]) -> Table:
         ),
         tuple(rows),
         (False, False, True, True, True, True),
-        "Pooled over heads and layers, and per head (geometric mean); 95 % intervals over questions; 1 is no "
-        "difference from the middle.",
+        "Pooled over heads and layers (share), and per head, a geometric mean (log_share); 95 % intervals over "
+        "questions; 1 is no difference from the middle; even: the whole interval inside 0.8 to 1.25.",
     )
 
 

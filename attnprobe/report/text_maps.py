@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from attnprobe.report.token_map import REMEDY, token_map
+from attnprobe.report.page import json_text
+from attnprobe.report.token_map import REMEDY, Limits, token_map
 from attnprobe.run import Run
 from attnprobe.terminal import count
 
 MOST_TEXTS = 3
-MOST_BYTES = 9_000_000
-"""Of all texts of a page, which plotly.js and the curves share with them: 15 MB in all."""
+MOST_BYTES = 7_000_000
+"""Of all texts of a page: with plotly.js and the curves, 15 MB. One text is shown even if it is longer than that."""
+
+_COARSE = replace(
+    Limits(), tokens=500_000, sentences=1_900_000, chosen=1_200_000, keys=500_000, rows=250_000, elements=4_000
+)
+"""For texts that do not fit as a page of their own would show them; those of 100,000 tokens do then."""
 
 
 @dataclass
@@ -24,12 +29,10 @@ class TextMaps:
     payloads: list[dict[str, Any]] = field(default_factory=list)
     bytes: int = 0
     n_fit: int = 0
-    n_runs: int = 0
 
     def watched(self, name: str, runs: Iterator[Run]) -> Iterator[Run]:
         """The runs as they come; the first few that hold masses of single tokens are kept as texts."""
         for run in runs:
-            self.n_runs += 1
             if run.column_mass is not None and run.token_chars is not None:
                 self.n_fit += 1
                 if len(self.payloads) < MOST_TEXTS:
@@ -49,10 +52,14 @@ class TextMaps:
         return ""
 
     def _take(self, name: str, run: Run) -> None:
-        payload = token_map(run)
-        size = len(json.dumps(payload))
-        if self.payloads and self.bytes + size > MOST_BYTES:
-            return
+        for limits in (Limits(), _COARSE):
+            payload = token_map(run, limits=limits)
+            size = len(json_text(payload).encode())
+            if self.bytes + size <= MOST_BYTES:
+                break
+        else:
+            if self.payloads:
+                return
         self.names.append(name)
         self.payloads.append(payload)
         self.bytes += size

@@ -14,7 +14,8 @@ import numpy as np
 
 from attnprobe.errors import InputError
 from attnprobe.report.page import array_text
-from attnprobe.report.quantised import RELATIVE_ERROR, SMALLEST, STEP, quantised
+from attnprobe.report.quantised import RELATIVE_ERROR, STEP, quantised
+from attnprobe.report.token_map_density import span_densities, visible_tokens
 from attnprobe.report.token_text import (
     Piece,
     blocks_of,
@@ -25,6 +26,7 @@ from attnprobe.report.token_text import (
     shown_text,
     spans_of,
     utf16_offsets,
+    writable,
 )
 from attnprobe.run import Run
 
@@ -61,6 +63,8 @@ class Limits:
         The heaviest tokens of every answer token; as many of them as fit.
     rows
         Span masses of every answer token for all layers, and for heads.
+    densities
+        Densities of spans, for all heads or for all layers.
     elements
         Sentences in the page; a number, not bytes.
     """
@@ -70,6 +74,7 @@ class Limits:
     chosen: int = 3_500_000
     keys: int = 1_500_000
     rows: int = 700_000
+    densities: int = 700_000
     elements: int = 6_000
 
 
@@ -83,6 +88,7 @@ def token_map(run: Run, heads: Sequence[tuple[int, int]] | None = None, limits: 
     run
         Measured with ``extras=("columns", "keys", "top")``. Without ``keys`` single answer tokens have span masses
         only, without ``top`` (or rows) single heads of them have none either.
+        Without rows there are no densities of spans.
     heads
         ``(layer, head)`` pairs that are kept token by token at any length, layers by the model's own numbers. None:
         those that give documents most mass, sinks apart.
@@ -113,16 +119,15 @@ def token_map(run: Run, heads: Sequence[tuple[int, int]] | None = None, limits: 
     bands = _bands(run.layers)
     means = [run.column_mass[first:stop].mean(axis=(0, 1), dtype=np.float64) for _, first, stop in bands]
     by_layer = run.column_mass.mean(axis=1, dtype=np.float64)
+    visible = visible_tokens(run)
     return {
-        "prompt_id": run.prompt_id,
-        "model": (run.manifest.get("model") or {}).get("name"),
         "rows": run.rows,
         "n_prompt": run.n_prompt,
         "text": text,
         "starts": _numbers(units[:, 0]),  # [token], in UTF-16 units
         "stops": _numbers(units[:, 1]),
         "ids_without_text": {str(i): run.token_ids[i] for i in np.flatnonzero(ranges[:, 0] == ranges[:, 1]).tolist()},
-        "spans": [{"kind": span.kind, "name": span.name, "document": span.document} for span in spans],
+        "spans": [{"kind": span.kind, "name": writable(span.name), "document": span.document} for span in spans],
         "n_measured_spans": len(run.spans),
         "pieces": pieces,
         "blocks": blocks_of(spans, pieces),
@@ -130,10 +135,11 @@ def token_map(run: Run, heads: Sequence[tuple[int, int]] | None = None, limits: 
         "layers": list(run.layers),
         "n_heads": n_heads,
         "n_rows": run.visible.shape[1],
-        "visible": _numbers(run.visible.sum(axis=2)),  # [layer, row]
+        "visible": None if visible is None else _numbers(visible),  # [layer, row]
+        "seen": _numbers(np.any(run.visible, axis=1)),  # [layer, span], 1 where a row of the layer sees the span
+        "density": _densities(run, limits),
         "step": STEP,
         "relative_error": RELATIVE_ERROR,
-        "smallest": SMALLEST,
         "bands": [{"name": name, "first": first, "stop": stop} for name, first, stop in bands],
         "band_mass": _masses(np.stack(means)),  # [band, token]
         "chosen": chosen,
@@ -144,7 +150,7 @@ def token_map(run: Run, heads: Sequence[tuple[int, int]] | None = None, limits: 
         "keys": _keys(run, limits),
         "row_spans": _row_spans(run, bands, limits),
         "row_heads": _row_heads(run, chosen, limits),
-        "warnings": list(run.warnings),
+        "warnings": [writable(warning) for warning in run.warnings],
     }
 
 
@@ -210,6 +216,22 @@ def _stretches(
     return {"kind": kind, "edges": _numbers(edges), "mass": _masses(sums)}
 
 
+def _densities(run: Run, limits: Limits) -> dict[str, Any] | None:
+    """Density of spans, of heads if they fit or of layers: ``[layer, head, span]`` or ``[layer, span]``.
+
+    Codes of densities / tokens, which are at most 1; 0 where ``seen`` is 0. Markers, which are many, have none.
+    """
+    density = span_densities(run)
+    if density is None:
+        return None
+    spans = [i for i, span in enumerate(run.spans) if span.kind != "marker"]
+    scaled = np.nan_to_num(density[..., spans] / len(run.token_ids), nan=0.0)
+    for of, values in (("head", scaled), ("layer", scaled.mean(axis=1))):
+        if values.size * 2 * _BASE64 <= limits.densities:
+            return {"of": of, "spans": spans, "values": _masses(values)}
+    return None
+
+
 def _learned_sink(run: Run) -> str | None:
     """Mass of the learned sink ``[layer, head]``, which no token has."""
     places = [i for i, span in enumerate(run.spans) if span.kind == "learned_sink"]
@@ -245,18 +267,19 @@ def _row_spans(run: Run, bands: Sequence[tuple[str, int, int]], limits: Limits) 
 
 
 def _row_heads(run: Run, chosen: Sequence[tuple[int, int]], limits: Limits) -> dict[str, Any] | None:
-    """Span masses and heaviest tokens of all heads, or of the chosen ones if not all fit: ``[head, row, span]``."""
+    """Span masses and heaviest tokens of all heads, or of as many chosen ones as fit: ``[head, row, span]``."""
     if run.top_mass is None or run.top_token is None or run.row_mass is None:
         return None
     n_layers, n_heads, n_rows, n_spans = run.row_mass.shape
+    room = int(limits.rows / (n_rows * n_spans * 8 * _BASE64))
     every = [(layer, head) for layer in range(n_layers) for head in range(n_heads)]
-    for heads in (every, list(chosen)):
-        if heads and len(heads) * n_rows * n_spans * 8 * _BASE64 <= limits.rows:
-            index = tuple(np.array(heads).T)
-            return {
-                "heads": heads,
-                "mass": _masses(run.row_mass[index]),
-                "top_mass": _masses(run.top_mass[index]),
-                "top_token": _numbers(run.top_token[index]),
-            }
-    return None
+    heads = every if len(every) <= room else list(chosen)[:room]
+    if not heads:
+        return None
+    index = tuple(np.array(heads).T)
+    return {
+        "heads": heads,
+        "mass": _masses(run.row_mass[index]),
+        "top_mass": _masses(run.top_mass[index]),
+        "top_token": _numbers(run.top_token[index]),
+    }

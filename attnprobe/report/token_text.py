@@ -38,8 +38,13 @@ class Block(NamedTuple):
 
 
 def shown_text(run: Run) -> str:
-    """Text of prompt and answer that UTF-8 can write; halves of characters become U+FFFD."""
-    return _LONE_SURROGATE.sub("�", run.prompt_text + run.answer)
+    """Text of prompt and answer."""
+    return writable(run.prompt_text + run.answer)
+
+
+def writable(text: str) -> str:
+    """The text, with U+FFFD for halves of characters, which UTF-8 cannot write."""
+    return _LONE_SURROGATE.sub("�", text)
 
 
 def spans_of(run: Run) -> tuple[Span, ...]:

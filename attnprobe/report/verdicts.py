@@ -9,8 +9,8 @@ import numpy as np
 from attnprobe.report.series import Curves, Verdict
 from attnprobe.study import Study
 from attnprobe.study_curve import StudyCurve
-from attnprobe.study_findings import PanelRow
-from attnprobe.study_text import interval_text
+from attnprobe.study_findings import PanelRow, robustness
+from attnprobe.study_text import end_text
 from attnprobe.terminal import count, decimal, percent
 
 STUDY_WORDS = {
@@ -27,7 +27,7 @@ STUDY_WORDS = {
     "too few questions": "No verdict: an interval takes at least five questions.",
     "undefined": "No verdict: the curve has no middle, or a value is undefined.",
 }
-AVERAGES = {"share": "Pooled over heads and layers", "log_share": "Per head (geometric mean)"}
+AVERAGES = {"share": "Pooled over heads and layers (share)", "log_share": "Per head, a geometric mean (log_share)"}
 
 _STUDY_CALL = "attnprobe study PROMPTS --model MODEL --out OUT"
 
@@ -43,34 +43,18 @@ def study_verdict(study: Study, curves: Mapping[str, StudyCurve], panel: Sequenc
     lines = []
     for norm, name in AVERAGES.items():
         curve = curves[norm]
-        head, tail = interval_text(curve.head_middle), interval_text(curve.tail_middle)
-        lines.append(f"{name}: {curve.verdict}; head/middle {head}, tail/middle {tail}.")
-    holds, artefacts = _artefact_lines(study.claim(), panel)
-    lines += artefacts
+        head, tail = end_text(curve.head_middle), end_text(curve.tail_middle)
+        lines.append(f"{name}: {curve.verdict}; head/middle {head}; tail/middle {tail}.")
+    without = robustness(panel)
+    lines += without.sentences
     lines.append(
         f"{count(len(data.questions), 'question')} in {count(len(data.orders[0]), 'order')} each "
         f"({study.options.design}), {count(data.n_documents, 'document')}; 95 % intervals over questions."
     )
     headline = claim_words(study.claim())
-    if not holds:
-        headline += " This is the raw curve; without known artefacts it does not hold."
+    if without.holds is False:
+        headline += " This is the raw curve; without known artefacts the verdict is not the same."
     return Verdict(headline, tuple(lines))
-
-
-def _artefact_lines(claimed: str, panel: Sequence[PanelRow]) -> tuple[bool, list[str]]:
-    """Whether the claim, made of the raw curve, holds without the known artefacts, and what they leave of it."""
-    rows = [row for row in panel if row.removes_artefact]
-    if claimed in ("too few questions", "undefined") or not rows:
-        return True, []
-    changed = [row for row in rows if row.verdict != claimed]
-    lines = []
-    for row in changed:
-        head, tail = (interval_text(end) for end in (row.curves["share"].head_middle, row.curves["share"].tail_middle))
-        lines.append(
-            f"Not the same in “{row.name}” ({row.about}): {row.verdict}; pooled head/middle {head}, tail/middle {tail}."
-        )
-    kept = ", ".join(f"“{row.name}” ({row.about})" for row in rows if row not in changed)
-    return not changed, [*lines, *([f"The same in {kept}."] if kept else [])]
 
 
 def run_verdict(

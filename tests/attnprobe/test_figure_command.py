@@ -39,6 +39,10 @@ def test_the_command_draws_what_python_does(files: Path) -> None:
     assert result.exit_code == 0, result.stderr
     draw("heads", make_run(0, extras=True), files / "b.svg", layers=[1], width="page")
     assert (files / "a.svg").read_bytes() == (files / "b.svg").read_bytes()
+    result = command("curve", files / "one.safetensors", "-o", files / "a.svg", "--norm", "density")
+    assert result.exit_code == 0, result.stderr
+    draw("curve", make_run(0, extras=True), files / "b.svg", norm="density")
+    assert (files / "a.svg").read_bytes() == (files / "b.svg").read_bytes()
 
 
 def test_several_files_are_several_runs_or_compared(files: Path) -> None:
@@ -64,6 +68,8 @@ def test_a_needle_file_is_drawn(files: Path) -> None:
         (("prompt", "bare.safetensors", "-o", "x.png"), 'measure it with extras=("prompt",)'),
         (("answer", "one.safetensors", "two.safetensors", "-o", "x.png"), "drawn from one run"),
         (("sinks", "one.safetensors", "-o", "x.png", "--layer", "1"), "no choice of layers"),
+        (("sinks", "one.safetensors", "-o", "x.png", "--norm", "mass"), "no choice of norm"),
+        (("curve", "one.safetensors", "-o", "x.png", "--norm", "no"), "norm 'no' is unknown"),
         (("curve", "one.safetensors", "-o", "x.png", "--layer", "7"), "layer 7 is not in this run"),
         (("curve", "none.safetensors", "-o", "x.png"), "does not exist"),
         (("needle", "one.safetensors", "-o", "x.png"), "is no needle file"),

@@ -101,9 +101,8 @@ def test_a_runs_curve_is_drawn_with_its_unit(norm: str) -> None:
     scale = 1 if norm in ("density", "advantage") else 100
     curve, uniform = axes.lines
     np.testing.assert_allclose(curve.get_ydata(), scale * run.curve(norm).values, rtol=1e-12)
-    mass = 100 * run.curve("mass").values.mean()
-    levels = {"share": 25, "log_share": 25, "mass": mass, "density": 1, "advantage": 0}
-    np.testing.assert_allclose(uniform.get_ydata(), levels[norm], rtol=1e-12)
+    even = make_run(uniform=True)  # the same tokens, all logits 0
+    np.testing.assert_allclose(uniform.get_ydata(), scale * even.curve(norm).values, rtol=1e-6, atol=1e-7)
     assert re.search(r"\(%\)|\(nats\)|1 = uniform", axes.get_ylabel())
     assert "position" in axes.get_xlabel()
 
@@ -113,7 +112,7 @@ def test_one_prompt_says_so_and_gives_its_ratios() -> None:
     figure = curve_figure(run)
     assert "One prompt, so no interval" in said(figure)
     assert f"head/middle {run.curve().head_middle:.2f}" in said(figure)
-    assert "uniform: 1/4 each" in said(figure)
+    assert "uniform: every token alike" in said(figure)
     assert "mean of 2 layers x 3 heads" in said(figure)
     assert "layer 1, 3 heads" in said(curve_figure(run, layers=1))
 
@@ -126,7 +125,16 @@ def test_several_runs_have_their_mean_and_every_value() -> None:
     np.testing.assert_allclose(dots.get_ydata().reshape(5, 4), values, rtol=1e-12)
     np.testing.assert_allclose(dots.get_xdata().reshape(5, 4), np.tile(np.arange(4), (5, 1)))
     np.testing.assert_allclose(mean.get_ydata(), values.mean(axis=0), rtol=1e-12)
-    assert set(uniform.get_ydata()) == {25}
+    np.testing.assert_allclose(uniform.get_ydata(), 100 * np.array([4, 6, 3, 5]) / 18, rtol=1e-12)
+
+
+def test_uniform_is_what_even_attention_gives_the_layers_that_are_drawn() -> None:
+    choice: dict[str, Any] = {"windows": (None, 9), "secondary": (6,)}
+    run, even = make_run(**choice), make_run(uniform=True, **choice)
+    for norm in ("share", "log_share", "mass"):
+        for layers in (None, 0, 1):
+            (axes,) = curve_figure(run, norm=norm, layers=layers).axes
+            np.testing.assert_allclose(axes.lines[1].get_ydata(), 100 * even.curve(norm, layers).values, rtol=1e-6)
 
 
 def test_the_mean_of_log_shares_is_geometric() -> None:
@@ -177,17 +185,23 @@ def test_comparison_has_direct_labels_on_the_same_axes() -> None:
     run, study = make_run(), make_study()
     figure = compare_figure({"ours": run, "theirs": study})
     (axes,) = figure.axes
-    np.testing.assert_allclose(axes.lines[0].get_ydata(), 100 * run.curve().values)
-    np.testing.assert_allclose(axes.lines[1].get_ydata(), 100 * study.curve().scaled().estimate)
-    assert set(axes.lines[2].get_ydata()) == {25}
+    curves, even = ([line for line in axes.lines if line.get_linestyle() == style] for style in ("-", "--"))
+    np.testing.assert_allclose(curves[0].get_ydata(), 100 * run.curve().values)
+    np.testing.assert_allclose(curves[1].get_ydata(), 100 * study.curve().scaled().estimate)
+    np.testing.assert_allclose(even[0].get_ydata(), 100 * np.array([4, 6, 3, 5]) / 18)
+    np.testing.assert_allclose(even[1].get_ydata(), 100 * study.uniform())
+    assert [line.get_color() for line in even] == [line.get_color() for line in curves]
     assert {"ours", "theirs"} <= {text.get_text() for text in axes.texts}
-    assert len({line.get_color() for line in axes.lines[:2]}) == 2
+    assert len({line.get_color() for line in curves}) == 2
+    (axes,) = compare_figure({"one": run, "two": make_run(1)}).axes
+    assert len(axes.lines) == 3
+    np.testing.assert_allclose(axes.lines[2].get_ydata(), 100 * np.array([4, 6, 3, 5]) / 18)
 
 
 def test_comparison_of_unequal_numbers_of_documents_is_relative() -> None:
     few, many = make_run(document_tokens=(4, 5, 6)), make_run(document_tokens=(3,) * 9)
     (axes,) = compare_figure({"few": few, "many": many}).axes
-    np.testing.assert_allclose(axes.lines[0].get_ydata(), 3 * few.curve().values)
+    np.testing.assert_allclose(axes.lines[0].get_ydata(), few.curve().values * 15 / np.array([4, 5, 6]))
     np.testing.assert_allclose(axes.lines[1].get_xdata(), np.linspace(0, 1, 9))
     assert set(axes.lines[2].get_ydata()) == {1}
     assert "relative" in axes.get_xlabel()

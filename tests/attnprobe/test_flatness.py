@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from attnprobe.errors import InputError
-from attnprobe.flatness import VERDICTS, flatness_test, verdict
+from attnprobe.flatness import VERDICTS, end_state, flatness_test, verdict
 from attnprobe.intervals import Interval, ratio_interval
 
 U = np.array([1.0, 0.2, 0.0, -0.5, 0.0, 0.3, 0.9])
@@ -121,6 +121,33 @@ def test_flat_needs_equivalence() -> None:
     assert verdict(ratio(1.05, 1.2), ratio(1.05, 1.2)) == "flat"
     assert verdict(ratio(1.05, 1.2), ratio(1.05, 1.2), bounds=(0.95, 1.1)) == "U"
     assert verdict(ratio(2.0, math.inf, math.inf), ratio(1.5, 2)) == "U"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "state"),
+    [
+        (1.1, 1.6, "raised"),
+        (1.02, 1.28, "raised"),
+        (1.04, 1.2, "even (slightly above 1)"),
+        (0.85, 0.97, "even (slightly below 1)"),
+        (0.9, 1.2, "even"),
+        (1 + 1e-7, 1 + 2e-7, "even"),  # what float32 leaves of no difference
+        (0.5, 0.9, "lowered"),
+        (0.7, 1.3, "unclear"),
+        (None, None, None),
+    ],
+)
+def test_the_state_of_an_end(low: float | None, high: float | None, state: str | None) -> None:
+    assert end_state(ratio(low, high)) == state
+    assert end_state(None) is None
+
+
+@pytest.mark.parametrize(("n", "draws", "smallest"), [(6, 999, 2 / 2**6), (9, 999, 2 / 2**9), (16, 999, 1 / 1000)])
+def test_a_certain_effect_reaches_the_smallest_p(n: int, draws: int, smallest: float) -> None:
+    profiles = np.random.default_rng(1).normal(0, 1e-3, (n, 4)) + np.array([3.0, 1, 1, 1])
+    found = flatness_test(profiles, draws=draws)
+    assert found.p == found.smallest_p == smallest
+    assert flatness_test(profiles[:5]).smallest_p is None
 
 
 def test_verdict_without_intervals() -> None:

@@ -307,6 +307,46 @@ def test_a_full_disk_stops_and_loses_nothing(tmp_path: Path, monkeypatch: pytest
     assert table(tmp_path) == expected(6)
 
 
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS])
+def test_a_disk_that_fails_in_a_cell_ends_the_run_and_fails_no_cell(tmp_path: Path, number: int) -> None:
+    calls: list[str] = []
+
+    def full(cell: Cell, relief: int) -> Any:
+        if len(calls) == 3:
+            raise OSError(number, os.strerror(number))
+        return do(cell, relief)
+
+    with pytest.raises(InputError, match=f"cannot be written: {os.strerror(number)}.*the same command goes on"):
+        run(tmp_path, work=counting(calls, full))
+    assert [record["status"] for record in read_cells(tmp_path).values()] == ["done", "done"]
+    assert run(tmp_path).done == 4
+    assert table(tmp_path) == expected(6)
+
+
+def test_a_file_that_a_cell_misses_fails_that_cell_alone(tmp_path: Path) -> None:
+    def lacking(cell: Cell, relief: int) -> Any:
+        if cell.key == "q002":
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), "input.txt")
+        return do(cell, relief)
+
+    result = run(tmp_path, work=lacking)
+    assert (result.done, [key for key, _ in result.failed]) == (5, ["q002"])
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("questions_sha256", r"the questions, their order, their form \(layout, markers, template\) or their answers"),
+        ("weights_sample_sha256", "the model's weights or their dtype"),
+        ("tokenizer_sha256", "the tokenizer's vocabulary or chat template"),
+    ],
+)
+def test_settings_known_by_a_hash_are_named_in_words(tmp_path: Path, name: str, words: str) -> None:
+    run(tmp_path, config={"model": {name: "e5e0"}})
+    with pytest.raises(InputError, match=rf"other settings: {words} differ \(model\.{name}\)\. Give another"):
+        run(tmp_path, config={"model": {name: "5aeb"}})
+
+
 def test_processes_share_the_cells_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
     results = []

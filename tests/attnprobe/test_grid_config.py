@@ -124,7 +124,7 @@ def test_paths_are_relative_to_the_file_and_options_to_the_folder(tmp_path: Path
             ":5: \"design\" must be 'williams', 'cyclic' or 'insertion', not a text (\"latin\")",
         ),
         (STUDY + "extras:\n- values\n- 3\n", ':7: "extras[1]" must be'),
-        (STUDY + "keep_runs: 2 gigs\n", ':5: "keep_runs" must be a size like "2 GB"'),
+        (STUDY + "keep_runs: 2 gigs\n", ':5: "keep_runs" must be a size in B, kB, MB, GB or TB, like "2 GB"'),
         (STUDY + "seed: 1\nseed: 2\n", ':6: the key "seed" is given twice'),
         (STUDY + "seed: [1\n", ":6: not valid YAML"),
         (STUDY + "seed: !!python/name:os.system x\n", ":5: tag:yaml.org,2002:python/name:os.system is not understood"),
@@ -193,9 +193,9 @@ def test_changes(tmp_path: Path) -> None:
 
 
 def test_sizes() -> None:
-    assert [bytes_of(text) for text in ("2 GB", "1.5kB", " 7 B ", "0")] == [2_000_000_000, 1500, 7, 0]
-    for text in ("2", "2 gb", "-1 GB", ""):
-        with pytest.raises(ValueError, match="must be a size"):
+    assert [bytes_of(text) for text in ("2 GB", "1.5kB", "1 KB", " 7 B ", "0")] == [2_000_000_000, 1500, 1000, 7, 0]
+    for text in ("2", "2 gb", "1 KiB", "-1 GB", ""):
+        with pytest.raises(ValueError, match="must be a size in B, kB, MB, GB or TB"):
             bytes_of(text)
 
 

@@ -89,7 +89,7 @@ def test_forced_answers_from_prompts_to_picture(model: str, tmp_path: Path, monk
     text = " ".join(lines)
     assert "12 questions x 2 random orders; needle: the answer's words in the gold document." in text
     assert "(6 and 6 questions)" in text
-    for column in ("In needle: ", "sinks: ", "near: ", "Brackets: ", "p: "):
+    for column in ("in_needle: ", "sink: ", "locality: ", "Brackets: ", "p: "):
         assert column in text
     found = json.loads((out / "heads.json").read_text())
     assert found["selection"]["by"] == "in_needle"
@@ -170,7 +170,7 @@ def test_few_questions_are_named_and_promise_no_brackets(tmp_path: Path) -> None
     text = " ".join(heads_lines(replace(result, scores=scores, selection=chosen)))
     assert "without a retrieval score: 2 of 6 questions, as no answer of theirs recalls the needle: q0, q3" in text
     assert "2 questions held out; intervals and p values need at least 5" in text
-    assert "In needle: " in text
+    assert "in_needle: " in text
     assert "p: against heads" not in text
     assert ("Brackets: " in text) is ("[" in text)
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from browser import Watched
+from runs import make_run
 from text_runs import long_run, prompt_segments, text_run
 
 from attnprobe.report import heatmap, token_map
@@ -80,6 +81,15 @@ def assert_shaded(page: Any, mass: np.ndarray, inside: np.ndarray, log: bool = T
     np.testing.assert_allclose([found[i] for i in range(len(mass))], wanted_alphas(mass, inside, log), atol=0.004)
 
 
+def wait_until(page: Any, condition: str) -> None:
+    """Wait for an expression of JavaScript to hold; playwright's own way is against the pages' policy."""
+    for _ in range(100):
+        if page.evaluate(condition):
+            return
+        page.wait_for_timeout(50)
+    pytest.fail(f"never: {condition}")
+
+
 def tooltip(page: Any, token: int) -> str:
     page.locator(f'.tm-t[data-cell="{token}"]').hover()
     return page.locator(".tm-tooltip").inner_text()
@@ -109,23 +119,100 @@ def test_shading_follows_the_chosen_layers_and_heads(run: Run, page: Any) -> Non
     assert_shaded(page, column[3, 2], np.ones_like(inside), log=False)
 
 
-def test_hover_gives_token_position_mass_and_density(run: Run, page: Any) -> None:
+def times_even(text: str) -> float:
+    found = re.search(r"([\d.e+-]+) × even", text)
+    assert found, text
+    return float(found[1])
+
+
+def even_mass(run: Run, layer: int, window: int | None = None) -> np.ndarray:
+    """Mass of every token, float64 [row, token], where every row of a layer gives what it sees the same."""
+    row, token = run.n_prompt - 1 + np.arange(run.visible.shape[1])[:, None], np.arange(len(run.token_ids))
+    seen = (token <= row) & (token > row - (window or len(run.token_ids)))
+    return seen / seen.sum(1, keepdims=True)
+
+
+def test_hover_gives_token_position_and_mass(run: Run, page: Any) -> None:
     assert run.token_chars is not None
     text = run.prompt_text + run.answer
     choose(page, "source", "head")
     choose(page, "layer", 2)
     choose(page, "head-choice", 1)
     mass = np.asarray(run.column_mass, np.float64)[2, 1]
-    visible = run.visible[2].sum(-1).mean()
+    even = even_mass(run, 2).mean(0)
     for token in (0, 8, 20, run.n_prompt + 1):
         shown = tooltip(page, token)
         start, stop = run.token_chars[token]
         assert shown.splitlines()[0] == text[start:stop].replace(" ", "␣").replace("\n", "↵")
         assert f"token {token} of {len(run.token_ids)}" in shown
         assert number_in(shown, "mass") == pytest.approx(mass[token], rel=0.006)  # three digits
-        assert number_in(shown, "density") == pytest.approx(mass[token] * visible, rel=0.006)
+        assert times_even(shown) == pytest.approx(mass[token] / even[token], rel=0.006)
     start = run.spans[run.document_spans[1]].segments[0][0]
-    assert "document 1, d1" in tooltip(page, start)
+    shown = tooltip(page, start)
+    assert "document 1, d1" in shown
+    assert number_in(shown, "density") == pytest.approx(run.curve("density", [2], [1]).values[1], rel=0.006)
+
+
+def test_even_attention_has_density_1_and_what_no_row_sees_is_not_seen(tmp_path: Path, browser_page: Watched) -> None:
+    run = make_run(uniform=True, windows=(9, 9), extras=True)
+    page = browser_page.open(write_heatmap(run, tmp_path / "page.html"))
+    curve = run.curve("density").values
+    np.testing.assert_array_equal(np.isnan(curve), [True, True, True, False])
+    assert curve[3] == pytest.approx(1)
+    for row in ("", "0", "2"):
+        page.select_option(".tm-row", row)
+        seen = run.visible[0] if row == "" else run.visible[0, int(row)][None]
+        for kind, spans in (
+            ("document", run.document_spans),
+            ("answer", [i for i, span in enumerate(run.spans) if span.kind == "answer"]),
+        ):
+            for span, text in zip(spans, page.locator(f".tm-{kind} .tm-share").all_inner_texts(), strict=True):
+                if seen[:, span].any():
+                    assert text.endswith("· density 1"), (row, kind, text)
+                else:
+                    assert text == "not seen"
+        assert ("not seen by any row" if row == "" else "not seen by this row") in tooltip(page, 4)
+    page.select_option(".tm-row", "")
+    for token in range(run.n_prompt - 9, len(run.token_ids) - 1):
+        assert times_even(tooltip(page, token)) == pytest.approx(1, abs=0.002)
+    browser_page.assert_quiet()
+
+
+def test_density_is_the_packages_in_every_view(tmp_path: Path, browser_page: Watched) -> None:
+    run = make_run(seed=3, windows=(None, 14, 22), layers=(0, 1, 2), extras=True, document_tokens=(4, 6, 3, 8))
+    page = browser_page.open(write_heatmap(run, tmp_path / "page.html"))
+
+    def assert_shown(**options: Any) -> None:
+        wanted = run.curve("density", **options).values
+        shown = page.locator(".tm-document .tm-share").all_inner_texts()
+        for text, value in zip(shown, wanted, strict=True):
+            if np.isnan(value):
+                assert text == "not seen"
+            else:
+                assert number_in(text, "density") == pytest.approx(value, rel=0.006)
+
+    for row, options in (("", {}), ("1", {"rows": slice(1, 2)})):
+        page.select_option(".tm-source", "band:0")
+        page.select_option(".tm-row", row)
+        assert_shown(**options)
+        page.select_option(".tm-source", "layer")
+        for layer in range(3):
+            page.select_option(".tm-layer", str(layer))
+            assert_shown(layers=[layer], **options)
+        page.select_option(".tm-source", "head")
+        page.select_option(".tm-layer", "1")
+        page.select_option(".tm-head-choice", "2")
+        assert_shown(layers=[1], heads=[2], **options)
+    browser_page.assert_quiet()
+
+
+@pytest.mark.parametrize(("rows", "said"), [("predicting", "the token before it"), ("answer", "this token itself")])
+def test_the_page_says_whose_attention_an_answer_token_has(
+    tmp_path: Path, browser_page: Watched, rows: str, said: str
+) -> None:
+    page = browser_page.open(write_heatmap(make_run(extras=True, rows=rows), tmp_path / "page.html"))
+    page.select_option(".tm-row", "1")
+    assert f"(attention of {said}" in page.locator(".tm-status").inner_text()
 
 
 def test_an_answer_token_shows_what_it_looked_at(run: Run, page: Any) -> None:
@@ -279,7 +366,7 @@ def test_the_keyboard_reaches_everything(run: Run, page: Any) -> None:
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowLeft")
     assert cursor() == documents[0] + 1
-    assert f"token {documents[0] + 1} of" in page.locator(".tm-tooltip").inner_text()
+    page.locator(".tm-tooltip", has_text=f"token {documents[0] + 1} of").wait_for()
     page.keyboard.press("ArrowDown")
     assert cursor() > documents[0] + 1
     page.keyboard.press("ArrowUp")
@@ -326,6 +413,10 @@ def test_hostile_text_neither_runs_nor_breaks_the_page(tmp_path: Path, browser_p
     page.wait_for_selector(".tm-t")
     page.keyboard.press("n")
     assert page.title() != "ran"
+    heading = page.locator("h1").text_content()
+    assert "elif.exe" in heading
+    for text in (heading, page.title()):
+        assert not re.search("[\u202a-\u202e\u2028\u2029\u2066-\u2069\x00-\x08\x0b-\x1f]", text)
     assert page.locator(".tm-text img, .tm-text script").count() == 0
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     text = page.locator(".tm-text").text_content()
@@ -380,6 +471,35 @@ def test_everything_is_printed(run: Run, page: Any) -> None:
     assert page.evaluate("getComputedStyle(document.querySelector('.tm-scroll')).overflow") == "visible"
 
 
+def test_paper_has_every_tokens_own_shade(tmp_path: Path, browser_page: Watched) -> None:
+    run = text_run(prompt_segments(["Some words are here. " * 400] * 3))
+    page = browser_page.open(write_heatmap(run, tmp_path / "page.html"))
+    page.wait_for_selector(".tm-t")
+    before = page.locator(".tm-t").count()
+    assert before < len(run.token_ids)
+    page.evaluate(
+        "addEventListener('beforeprint', () => { globalThis.printed = document.querySelectorAll('.tm-t').length; })"
+    )
+    page.pdf()
+    assert page.evaluate("globalThis.printed") == len(run.token_ids)
+    wait_until(page, f"document.querySelectorAll('.tm-t').length < {len(run.token_ids)}")
+    browser_page.assert_quiet()
+
+
+def test_a_map_that_another_takes_the_place_of_listens_no_more(run: Run, page: Any) -> None:
+    page.evaluate("""() => {
+        globalThis.old = document.querySelector('.tm');
+        const payload = JSON.parse(document.getElementById('token-map-data').textContent);
+        AttnprobeTokenMap.mount(document.getElementById('token-map'), payload, { page: true });
+    }""")
+    page.keyboard.press("]")
+    assert page.input_value(".tm-layer") == "0"
+    assert page.evaluate("old.querySelector('.tm-source').value") == "band:0"
+    page.set_viewport_size({"width": 390, "height": 844})
+    wait_until(page, "!document.querySelector('.tm-more').open")
+    assert page.evaluate("old.querySelector('.tm-more').open")
+
+
 def test_a_page_of_100_000_tokens_opens_with_few_elements(tmp_path: Path, browser_page: Watched) -> None:
     run = long_run()
     path = write_heatmap(run, tmp_path / "long.html")
@@ -392,14 +512,29 @@ def test_a_page_of_100_000_tokens_opens_with_few_elements(tmp_path: Path, browse
     print(f"{path.stat().st_size / 1e6:.1f} MB, DOMContentLoaded {times[0]:.0f} ms, tokens shaded by {times[1]:.0f} ms")
     assert path.stat().st_size < 15_000_000
     for part in (0.0, 0.3, 0.9):
-        page.evaluate(f"document.querySelector('.tm-scroll').scrollTop = {part} * 1e9 % 150000")
-        page.wait_for_timeout(200)
+        top = page.evaluate(
+            f"(e => {{ e.scrollTop = {part} * e.scrollHeight; return e.scrollTop / e.scrollHeight; }})"
+            "(document.querySelector('.tm-scroll'))"
+        )
+        assert top == pytest.approx(part, abs=0.01)
+        wait_until(
+            page,
+            "(e => { const box = e.getBoundingClientRect();"
+            " return document.elementFromPoint(box.left + box.width / 2, box.top + 200)?.closest('.tm-live') })"
+            "(document.querySelector('.tm-scroll'))",
+        )
         assert page.locator("*").count() < 20_000
     page.locator(".tm-overview").click(position={"x": 900, "y": 10})
-    page.wait_for_function("document.querySelectorAll('.tm-live .tm-t').length > 100")
-    page.fill(".tm-search", "word63")
+    wait_until(page, "document.querySelectorAll('.tm-live .tm-t').length > 100")
+    page.select_option(".tm-source", "head:0:0")
+    page.select_option(".tm-row", "3")
+    assert "The heaviest token of every document" in page.locator(".tm-status").inner_text()
+    page.select_option(".tm-row", "")
+    page.select_option(".tm-source", "band:0")
+    page.fill(".tm-search", "word62")  # of the answer, the last that a row sees
     page.keyboard.press("Enter")
-    assert page.locator(".tm-cursor").inner_text().strip() == "word63"
+    assert page.locator(".tm-cursor").inner_text().strip() == "word62"
     mass = np.asarray(run.column_mass, np.float64)[0, 0]
-    assert number_in(page.locator(".tm-tooltip").inner_text(), "mass") == pytest.approx(mass[-1], rel=0.006, abs=1e-30)
+    shown = page.locator(".tm-tooltip", has_text=f"token {len(mass) - 2} of")
+    assert number_in(shown.inner_text(), "mass") == pytest.approx(mass[-2], rel=0.006)
     browser_page.assert_quiet()

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 from tiny_models import ODD, VOCABULARY, eager_masses, tiny_model
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import nn
@@ -17,6 +18,7 @@ import attnprobe as ap
 from attnprobe import batch
 from attnprobe.architecture import attention_layers, decoder_of
 from attnprobe.batch import MASS_TOLERANCE
+from attnprobe.decoding import has_recurrent_layers
 
 ANSWER = [5, 6, 7]
 N_PROMPT = 29
@@ -75,6 +77,18 @@ def test_layers_are_those_of_the_model(name: str, layers: tuple[int, ...]) -> No
     lm = odd_lm(name)
     for answer in (ANSWER, None):
         assert ap.measure(lm, prompt(), answer=answer, max_new_tokens=2).layers == layers
+
+
+def test_recurrent_layers_show_in_the_decoder_and_not_in_the_number_of_an_encoders_layers() -> None:
+    sizes = {"d_model": 16, "vocab_size": 32, "decoder_ffn_dim": 16, "encoder_ffn_dim": 16}
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    config = transformers.BartConfig(**sizes, **heads, encoder_layers=4, decoder_layers=2)
+    bart = transformers.BartForCausalLM(config)
+    assert bart.get_decoder().config.num_hidden_layers > len(bart.get_decoder().layers)  # what this test is about
+    assert not has_recurrent_layers(bart)
+    assert not has_recurrent_layers(tiny_model("modernbert_decoder"))
+    for name in ("zamba", "zamba2", "jamba", "minimax"):
+        assert has_recurrent_layers(tiny_model(name)), name
 
 
 def test_layers_that_say_minus_one_are_told_apart_by_check() -> None:

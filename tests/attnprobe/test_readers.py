@@ -504,3 +504,32 @@ def test_any_bytes_give_prompts_or_a_clear_error(tmp_path_factory: pytest.TempPa
     path = tmp_path_factory.getbasetemp() / "any"
     message = complaint(path, content)
     assert message is None or message.startswith(str(path))
+
+
+@pytest.mark.parametrize(
+    ("gold", "places"),
+    [(1, (1,)), ("b", (1,)), ([2, "a"], (0, 2)), ("7", (2,)), ([], ()), (None, ())],
+)
+def test_our_own_format_marks_gold_documents_by_place_or_id(tmp_path: Path, gold: Any, places: tuple[int, ...]) -> None:
+    documents = [{"text": "one", "id": "a"}, {"text": "two", "id": "b"}, {"text": "three", "id": 7}]
+    path = tmp_path / "prompts.jsonl"
+    path.write_text(json.dumps({**RECORD, "documents": documents, "gold": gold}) + "\n")
+    (record,) = read_records(path)
+    assert record.gold == places
+    assert texts(record) == ["one", "two", "three"]
+
+
+@pytest.mark.parametrize("gold", [2, -1, "first", True, [0, 2], 1.0, {"document": 1}])
+def test_gold_that_names_no_document_is_refused(tmp_path: Path, gold: Any) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text(json.dumps({**RECORD, "gold": gold}) + "\n")
+    with pytest.raises(InputError, match=r'prompts\.jsonl:1: "gold" (names no document: .* from 0 to 1|must be)'):
+        list(read_records(path))
+
+
+def test_a_blank_answer_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    lines = [{**RECORD, "id": str(number), "answer": answer} for number, answer in enumerate(["", " ", ["", "x"]])]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert [record.answers for record in read_records(path)] == [(), (), ("x",)]
+    assert [record.prompt.answer for record in read_records(path)] == [None, None, "x"]

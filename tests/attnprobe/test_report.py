@@ -6,16 +6,17 @@ import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from plotly.offline import get_plotlyjs
 from reports import HOSTILE, hostile_run, write_folder, write_study
 from runs import make_run
 from studies import make_study
-from text_runs import prompt_segments, text_run
+from text_runs import long_run, prompt_segments, text_run
 from typer.testing import CliRunner
 
 from attnprobe import cli
@@ -23,18 +24,24 @@ from attnprobe.errors import InputError, RunFileError
 from attnprobe.flatness import VERDICTS
 from attnprobe.intervals import simultaneous_band
 from attnprobe.report import run_series as run_series_module
+from attnprobe.report import text_maps
 from attnprobe.report.facts import merged
+from attnprobe.report.markdown import markdown_text
+from attnprobe.report.page import json_text
 from attnprobe.report.report import write_report
 from attnprobe.report.run_series import series_of_runs
-from attnprobe.report.sections import KIND_NAMES, budget_table, curve_table, page_data, value_text
-from attnprobe.report.sources import distinct_names, read_sources
+from attnprobe.report.sections import KIND_NAMES, MOST_VALUES, budget_table, curve_table, page_data, value_text
+from attnprobe.report.series import Table
+from attnprobe.report.sources import Runs, distinct_names, read_sources
 from attnprobe.report.study_series import head_profiles, series_of_study, summarised
+from attnprobe.report.text_maps import MOST_BYTES
 from attnprobe.report.texts import in_markdown, visible
+from attnprobe.report.token_map import Limits, token_map
 from attnprobe.report.verdicts import STUDY_WORDS, study_verdict
 from attnprobe.study import Study
 from attnprobe.study_cells import KINDS
 from attnprobe.study_findings import PanelRow
-from attnprobe.study_text import interval_text
+from attnprobe.study_text import end_text, interval_text
 
 NORMS = ("share", "log_share", "mass", "density", "advantage")
 
@@ -86,33 +93,48 @@ def saved(path: Path, **changes: Any) -> Path:
 def test_a_run_has_the_numbers_of_its_own_methods(tmp_path: Path) -> None:
     run = make_run(document_tokens=(4, 6, 3, 5, 2), layers=(1, 3, 4), windows=(None, 9, None), secondary=(6,))
     (series,) = series_of_runs("r", [run], False, [])
-    for norm in NORMS:
-        curves = series.curves["raw"][norm]
-        np.testing.assert_allclose(curves.values, run.curve(norm).values, rtol=1e-12)
+    assert list(series.curves) == ["raw", "apart"]
+    for norm, view in product(NORMS, ("raw", "apart")):
+        choice = {"with_sinks": view == "raw"}  # as measured, a document's sinks are its own, as in a study
+        curves = series.curves[view][norm]
+        np.testing.assert_allclose(curves.values, run.curve(norm, **choice).values, rtol=1e-12)
         for number, layer in enumerate(run.layers):
-            np.testing.assert_allclose(curves.layers[number], run.curve(norm, layers=layer).values, rtol=1e-12)
+            expected = run.curve(norm, layers=layer, **choice)
+            np.testing.assert_allclose(curves.layers[number], expected.values, rtol=1e-12)
             for head in range(3):
-                expected = run.curve(norm, layers=layer, heads=head)
+                expected = run.curve(norm, layers=layer, heads=head, **choice)
                 assert curves.heads is not None
                 np.testing.assert_allclose(curves.heads[number, head], expected.values, rtol=1e-12)
-                if norm == "share":
+                if norm == "share" and view == "raw":
                     for name, end in (("head_middle", expected.head_middle), ("tail_middle", expected.tail_middle)):
                         found = series.ratios[name][number, head]
                         np.testing.assert_allclose(found, np.nan if end is None else end, rtol=1e-12)
-    share = run.curve()
+    share = run.curve(with_sinks=True)
     assert (series.curves["raw"]["share"].head_text, series.middle) == (f"{share.head_middle:.2f}", share.middle)
-    difference = run.curve("advantage").head_minus_middle
+    difference = run.curve("advantage", with_sinks=True).head_minus_middle
     assert series.curves["raw"]["advantage"].head_text == f"{difference:.2f}"
-    np.testing.assert_allclose(
-        series.ratios["document_mass"], np.nansum(run.document_mass().astype(np.float64), axis=-1), rtol=1e-6
-    )
+    assert series.tables["prompts"].rows[0][3] == series.curves["raw"]["share"].head_text
+    (sink,) = [i for i, span in enumerate(run.spans) if span.name == "sink:6"]
+    mass = run.mass[..., [*run.document_spans, sink]].sum(axis=-1, dtype=np.float64)
+    np.testing.assert_allclose(series.ratios["document_mass"], mass, rtol=1e-6)
+    assert list(series.tokens) == [4, 6, 3, 5, 2]
+
+
+def test_runs_without_secondary_sinks_count_in_both_views() -> None:
+    runs = [make_run(0, prompt_id="a"), make_run(1, prompt_id="b", secondary=(6,))]
+    (series,) = series_of_runs("r", runs, True, [])
+    for view, with_sinks in (("raw", True), ("apart", False)):
+        expected = np.mean([run.curve(with_sinks=with_sinks).values for run in runs], axis=0)
+        np.testing.assert_allclose(series.curves[view]["share"].values, expected, rtol=1e-12)
+    assert list(series_of_runs("r", runs[:1], True, [])[0].curves) == ["raw"]
 
 
 def test_budget_of_a_run_tells_sinks_apart() -> None:
     run = make_run(secondary=(6,), learned_sink=True)
     (series,) = series_of_runs("r", [run], False, [])
     budget = run.budget()
-    assert series.budget["sink"] + series.budget["secondary_sink"] == pytest.approx(budget["sink"], abs=1e-9)
+    assert series.budget["sink"] == pytest.approx(budget["sink"], abs=1e-9)
+    assert series.budget["secondary_sink"] == pytest.approx(budget["secondary_sink"], abs=1e-9)
     (place,) = [i for i, span in enumerate(run.spans) if span.name == "sink:6"]
     assert series.budget["secondary_sink"] == pytest.approx(
         float(run.mass[..., place].mean(dtype=np.float64)), abs=1e-9
@@ -126,10 +148,10 @@ def test_budget_of_a_run_tells_sinks_apart() -> None:
 
 
 def test_uniform_is_what_a_model_without_preferences_gives() -> None:
-    run = make_run(uniform=True, document_tokens=(4, 6, 3, 5))
+    run = make_run(uniform=True, document_tokens=(4, 6, 3, 5), windows=(None, 9), secondary=(6,))
     (series,) = series_of_runs("r", [run], False, [])
-    for norm in ("share", "mass", "density", "advantage"):
-        curves = series.curves["raw"][norm]
+    for norm, view in product(NORMS, ("raw", "apart")):
+        curves = series.curves[view][norm]
         assert curves.uniform is not None
         np.testing.assert_allclose(curves.values, curves.uniform, atol=1e-6)
 
@@ -182,14 +204,16 @@ def test_a_study_has_the_numbers_of_its_own_methods(study_folder: tuple[Path, St
             one = study.curve(norm, view=view, layers=1, model="tiny").scaled()
             np.testing.assert_allclose(curves.layers[1], one.estimate, rtol=1e-9)
     assert series.verdict.lines[0].startswith(
-        f"Pooled over heads and layers: {study.curve('share', model='tiny').verdict}; head/middle "
-        f"{interval_text(study.interval(model='tiny'))}"
+        f"Pooled over heads and layers (share): {study.curve('share', model='tiny').verdict}; head/middle "
+        f"{end_text(study.interval(model='tiny'))}"
     )
+    without = study.claim_without_artefacts("tiny")
+    assert set(without.sentences) <= set(series.verdict.lines)
     panel = series.tables["panel"]
     for cells, row in zip(panel.rows, study.artefact_panel("tiny"), strict=True):
         assert cells[0] == row.name
-        assert cells[2] == interval_text(row.curves["share"].head_middle)
-        assert cells[5] == interval_text(row.curves["log_share"].tail_middle)
+        assert cells[2] == end_text(row.curves["share"].head_middle)
+        assert cells[5] == end_text(row.curves["log_share"].tail_middle)
     parts = study.decompose(model="tiny")
     assert series.tables["decomposition"].rows[0] == ("position", interval_text(parts.position))
     assert series.budget == study.budget("tiny")
@@ -233,13 +257,10 @@ def test_a_verdict_on_the_raw_curve_says_whether_it_holds_without_artefacts() ->
     )
     assert (study.claim(), flat.claim()) == ("head", "flat")
     found = study_verdict(study, raised, rows)
-    assert "without known artefacts it does not hold" in found.headline
-    (line,) = [line for line in found.lines if line.startswith("Not the same")]
-    ends = [interval_text(end) for end in (even["share"].head_middle, even["share"].tail_middle)]
-    assert line == (
-        f"Not the same in “sinks apart” (without sinks): flat; pooled head/middle {ends[0]}, tail/middle {ends[1]}."
-    )
-    assert "The same in “trimmed” (without the heaviest)." in found.lines
+    assert "without known artefacts the verdict is not the same" in found.headline
+    assert "The verdict is not the same without known artefacts: flat in sinks apart." in found.lines
+    assert "Head: raised in raw, trimmed; even in sinks apart." in found.lines
+    assert "Nothing was there to take out, so it is the raw curve again: trimmed." in found.lines
     assert not [line for line in found.lines if "null" in line]
     robust = study_verdict(study, raised, (rows[0], rows[2]))
     assert robust.headline == STUDY_WORDS["head"]
@@ -255,6 +276,14 @@ def test_studies_of_several_models_are_compared(study_folder: tuple[Path, Study]
     page = Page(written.page)
     assert "Side by side" in page.text
     assert [one["name"] for one in page.data["report-data"]["series"]] == ["other", "tiny"]
+
+
+def test_every_section_but_the_verdict_is_in_the_navigation(study_folder: tuple[Path, Study], tmp_path: Path) -> None:
+    page = Page(write_report([study_folder[0] / "tiny"], tmp_path / "r.html").page)
+    sections = [attributes["id"] for tag, attributes in page.tags if tag == "section"]
+    links = [str(attributes["href"])[1:] for tag, attributes in page.tags if tag == "a"]
+    assert {"decomposition", "answer"} <= set(sections)
+    assert links == sections[1:]
 
 
 def test_a_study_does_not_embed_its_runs(study_folder: tuple[Path, Study], tmp_path: Path) -> None:
@@ -372,11 +401,17 @@ def test_names_are_told_apart_by_their_folders(tmp_path: Path) -> None:
 
 def test_output_is_named_html_and_written_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = saved(tmp_path / "run.safetensors")
-    for out, words in ((tmp_path / "r.pdf", "does not end in .html"), (tmp_path / "no" / "r.html", "is no folder")):
+    for out, words in (
+        (tmp_path / "r.pdf", "does not end in .html"),
+        (tmp_path / "r.htm", "does not end in .html"),
+        (tmp_path / "no" / "r.html", "is no folder"),
+    ):
         with pytest.raises(InputError, match=words):
             write_report([run], out)
     out = tmp_path / "r.html"
-    out.write_text("old")
+    write_report([run], out)
+    assert write_report([run], out).page == out  # over its own
+    old = out.read_text()
 
     def fail(*_: Any) -> None:
         raise OSError(28, "No space left on device")
@@ -384,8 +419,23 @@ def test_output_is_named_html_and_written_whole(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr("attnprobe.run_folder.os.fsync", fail)
     with pytest.raises(InputError, match=r"r\.html cannot be written: No space left"):
         write_report([run], out)
-    assert out.read_text() == "old"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["r.html", "run.safetensors"]
+    assert out.read_text() == old
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["r.html", "r.md", "run.safetensors"]
+
+
+@pytest.mark.parametrize(("theirs", "what"), [("README.md", "summary"), ("README.html", "page")])
+def test_files_of_others_are_not_written_over(tmp_path: Path, theirs: str, what: str) -> None:
+    run = saved(tmp_path / "run.safetensors")
+    file = tmp_path / theirs
+    file.write_text("# Ours\n")
+    for source in (run, tmp_path / "nowhere"):  # before anything is read
+        with pytest.raises(InputError, match=rf"{theirs} is there already and no {what} of attnprobe; give another"):
+            write_report([source], tmp_path / "README.html")
+    assert file.read_text() == "# Ours\n"
+    file.unlink()
+    file.mkdir()
+    with pytest.raises(InputError, match=f"{theirs} is a folder"):
+        write_report([run], tmp_path / "README.html")
 
 
 def test_texts_of_users_stay_texts(tmp_path: Path) -> None:
@@ -405,7 +455,7 @@ def test_texts_of_users_stay_texts(tmp_path: Path) -> None:
     assert "\u202e" not in json.dumps(page.data, ensure_ascii=False)
     assert HOSTILE[0] in page.data["report-data"]["series"][0]["documents"]
     markdown = written.summary.read_text(encoding="utf-8")
-    assert not re.search(r"(?<!\\)[<`]", markdown)
+    assert not re.search(r"(?<!\\)[<`]", re.sub("<!-- .*?-->", "", markdown))
     assert "\u202e" not in markdown
 
 
@@ -434,9 +484,11 @@ def test_long_texts_are_cut(tmp_path: Path) -> None:
         ("a|b\nc", "a\\|b c"),
         (
             "*x* _y_ [z](u) <b> `c` $m$ ~s~ &amp; #1",
-            "\\*x\\* \\_y\\_ \\[z\\](u) \\<b\\> \\`c\\` \\$m\\$ \\~s\\~ \\&amp; \\#1",
+            "\\*x\\* \\_y\\_ \\[z\\](u) \\<b\\> \\`c\\` \\$m\\$ \\~s\\~ \\&amp; \\#<!-- -->1",
         ),
         ("a\u202eb\x00", "a\ufffdb\ufffd"),
+        ("@name a@b.c at @ 5", "@<!-- -->name a@<!-- -->b.c at @ 5"),
+        ("https://x.y WWW.x.y", "https:<!-- -->//x.y WWW<!-- -->.x.y"),
     ],
 )
 def test_markdown_is_escaped(text: str, expected: str) -> None:
@@ -445,6 +497,22 @@ def test_markdown_is_escaped(text: str, expected: str) -> None:
 
 def test_surrogates_and_controls_do_not_break_a_page() -> None:
     assert visible("a\ud800b\x1b[31m\u2028") == "a\ufffdb\ufffd[31m\ufffd"
+
+
+@pytest.mark.parametrize("code", [0xAD, 0x180E, 0x200B, 0x2060, 0x206F, 0x3164, 0xFEFF, 0xFFF9, 0xE0001, 0xE007F])
+def test_characters_that_are_not_seen_are_shown(code: int) -> None:
+    assert visible(f"a{chr(code)}b") == "a\ufffdb"
+
+
+def test_joiners_of_scripts_and_emoji_are_kept() -> None:
+    text = "\u0645\u06cc\u200c\u062e \U0001f469\u200d\U0001f469"
+    assert visible(text) == text
+
+
+def test_cells_that_are_cut_say_so() -> None:
+    table = Table("t", ("a", "b"), (("x" * 300, "y" * 301),), (False, False))
+    text = markdown_text("t", [replace(series_of_runs("r", [make_run()], False, [])[0], tables={"prompts": table})], [])
+    assert f"| {'x' * 300} | {'y' * 300}… (301 characters) |" in text
 
 
 def test_markdown_tables_hold_the_numbers(tmp_path: Path) -> None:
@@ -492,10 +560,42 @@ def test_texts_are_shown_of_runs_that_hold_what_it_takes(tmp_path: Path) -> None
     folder = write_folder(tmp_path / "m", [*runs, make_run(prompt_id="plain", document_tokens=(4, 6))])
     written = write_report([folder], tmp_path / "r.html")
     page = Page(written.page)
-    assert [payload["prompt_id"] for payload in page.data["report-texts"]] == ["t0", "t1", "t2"]
+    assert len(page.data["report-texts"]) == 3
     assert "1 more run could be shown" in page.text
     without = Page(write_report([saved(tmp_path / "run.safetensors")], tmp_path / "w.html").page)
     assert "No run here holds masses of single tokens" in without.text
+
+
+def test_a_report_of_100_000_tokens_is_below_15_mb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = long_run()
+    assert len(run.token_ids) > 100_000
+    # Saved, it would take half a gigabyte: masses that are alike take none in memory.
+    monkeypatch.setattr(Runs, "read", lambda self, faults: iter([run]))
+    written = write_report([saved(tmp_path / "run.safetensors")], tmp_path / "r.html")
+    assert written.page.stat().st_size < 15_000_000
+    (payload,) = Page(written.page).data["report-texts"]
+    assert payload["text"] == run.prompt_text + run.answer
+    assert (payload["by_layer"]["kind"], payload["by_head"]["kind"]) == ("sentence", "block")
+    # Beside any text, heads may take what they do at most.
+    assert len(get_plotlyjs()) + MOST_BYTES + MOST_VALUES * 16 / 3 < 14_700_000
+
+
+def test_only_texts_that_do_not_fit_are_coarse(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = text_run(prompt_segments(["One two. " * 300, "Three. " * 200]))
+    fine = len(json_text(token_map(run)))
+    monkeypatch.setattr(text_maps, "_COARSE", Limits(tokens=0))
+    coarse = len(json_text(token_map(run, limits=Limits(tokens=0))))
+    for most, kinds in (
+        (2 * fine, ["token", "token"]),
+        (fine + coarse, ["token", "sentence"]),
+        (fine + coarse - 1, ["token"]),
+        (coarse - 1, ["sentence"]),  # the first is there at any size
+    ):
+        monkeypatch.setattr(text_maps, "MOST_BYTES", most)
+        maps = text_maps.TextMaps()
+        assert len(list(maps.watched("m", iter([run, run])))) == 2
+        assert [payload["by_head"]["kind"] for payload in maps.payloads] == kinds
+        assert maps.note().startswith("1 more run" if len(kinds) == 1 else "")
 
 
 def test_facts_of_several_runs_are_ranges_or_lists() -> None:
@@ -527,7 +627,7 @@ def test_the_command_writes_page_and_summary(tmp_path: Path) -> None:
     result = CliRunner().invoke(cli.app, ["report", str(run), "-o", str(tmp_path / "r.html")])
     assert result.exit_code == 0
     assert "no verdict on position" in result.stdout
-    assert (tmp_path / "r.md").read_text().startswith("# Attention: run\n")
+    assert (tmp_path / "r.md").read_text().splitlines()[1] == "# Attention: run"
     result = CliRunner().invoke(cli.app, ["report", str(tmp_path / "no"), "-o", str(tmp_path / "x.html")])
     assert result.exit_code == 2
     assert "does not exist" in result.stderr

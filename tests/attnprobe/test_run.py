@@ -213,9 +213,13 @@ def test_sinks_may_be_several_and_belong_to_documents() -> None:
     run = make_run(10, secondary=(3, 6, 8), extras=True)
     sinks = {span.name: span.document for span in run.spans if span.kind == "sink"}
     assert sinks == {"sink": None, "sink:3": None, "sink:6": 0, "sink:8": 0}
-    assert run.budget()["sink"] == pytest.approx(
-        sum(float(run.mass[..., i].mean()) for i, span in enumerate(run.spans) if span.kind == "sink"), abs=1e-7
-    )
+    means = {span.name: float(run.mass[..., i].mean()) for i, span in enumerate(run.spans) if span.kind == "sink"}
+    budget = run.budget()
+    assert tuple(budget) == (*SPAN_KINDS, "secondary_sink")
+    assert budget["sink"] == pytest.approx(means["sink"], abs=1e-7)
+    assert budget["secondary_sink"] == pytest.approx(means["sink:3"] + means["sink:6"] + means["sink:8"], abs=1e-7)
+    assert run.budget(slice(None))["secondary_sink"] == pytest.approx(budget["secondary_sink"], abs=1e-6)
+    assert sum(budget.values()) == pytest.approx(1, abs=1e-6)
     with pytest.raises(InputError, match='"sink:8" belongs to document 4, but there are 4'):
         replace(run, spans=edit_span(run, "sink:8", document=4))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,15 @@ from typer.testing import CliRunner, Result
 import attnprobe as ap
 from attnprobe import cli, rotating, study_cells
 from attnprobe.errors import InputError
+from attnprobe.estimates import Interval
 from attnprobe.study import Study
 from attnprobe.study_cells import ASKED
 from attnprobe.study_command import table_csv, write_results
+from attnprobe.study_curve import claim, study_curve
+from attnprobe.study_findings import PanelRow, robustness
 from attnprobe.study_merge import merge_folders
 from attnprobe.study_options import StudyOptions, ordered_prompt, variant_prompt
-from attnprobe.study_text import study_lines
+from attnprobe.study_text import end_text, interval_text, study_lines
 
 COLOURS = ["red", "blue", "green", "grey"]
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", *COLOURS, "north", "west", "page", "holds"]
@@ -168,6 +172,8 @@ def test_panel_budget_and_table(study: tuple[Study, Path]) -> None:
         order = [row for row in rows if (row["question"], row["base"] * K + row["order"]) == ("q1", o)]
         assert sum(row["share"] for row in order) == pytest.approx(1, abs=1e-6)
     json.dumps(found.to_dict(), allow_nan=False)
+    assert found.to_dict()["budget"]["secondary_sink"] is not None
+    assert found.to_dict()["budget_null"]["secondary_sink"] is None  # set apart in the prompts as they are only
 
 
 def test_distance_and_value_weighted_mass(study: tuple[Study, Path], lm: ap.LanguageModel) -> None:
@@ -207,6 +213,12 @@ def test_mass_and_effect(study: tuple[Study, Path], lm: ap.LanguageModel) -> Non
     # the planted model writes nothing to the residual stream, so that no document has an effect
     np.testing.assert_allclose(data.array(ASKED, "effect"), 0, atol=1e-4)
     assert found.mass_and_effect().n_cells == 6 * K * K
+    text = " ".join(" ".join(study_lines(found)).split())
+    for norm, name in (("share", "pooled"), ("log_share", "per head")):
+        assert f"share ({name}) and effect on the answer (rank correlation): " in text
+        pooled = found.mass_and_effect(norm).pooled
+        assert found.to_dict()["mass_and_effect"][norm]["pooled"] == pooled.to_dict()
+        assert f"{interval_text(pooled)} over all" in text
 
 
 def test_the_gold_answer_by_position(study: tuple[Study, Path]) -> None:
@@ -468,7 +480,11 @@ def test_few_questions_give_no_intervals_and_say_so(lm: ap.LanguageModel) -> Non
     assert str(interval.reason) in text
     assert text.count("the test needs at least 6") == 1
     assert "without known artefacts" not in text
-    assert "fit: none" in text
+    assert "fit: symmetric, alpha" in text
+    assert "two_sided: none, as two sides and a floor take five documents" in text
+    fits = found.to_dict()["fit"]
+    assert fits["two_sided"] is None
+    assert fits["symmetric"]["fit"]["model"] == "symmetric"
 
 
 @pytest.mark.parametrize(
@@ -635,28 +651,78 @@ def test_the_claim_says_what_it_is_of_and_whether_it_holds_without_artefacts(tmp
     (start, _) = next(s for s in prompt(0).encode(plain.tokenizer).spans if s.kind == "document").segments[0]
     found = planted_study(tmp_path, np.eye(256)[start] * 5.0, variants=())
     assert found.claim() == "head"
-    assert found.claim_without_artefacts() == {"trimmed": "flat"}
-    assert found.to_dict()["claim_without_artefacts"] == {"trimmed": "flat"}
+    without = found.claim_without_artefacts()
+    assert (without.claim, without.holds, without.verdicts) == ("head", False, {"trimmed": "flat"})
+    assert without.head == {
+        "raw": {"pooled": "raised", "per head": "raised"},
+        "trimmed": {"pooled": "even", "per head": "even"},
+    }
+    assert found.to_dict()["claim_without_artefacts"] == without.to_dict()
     lines = study_lines(found)
-    assert lines[0].endswith(", raw curve: head")
+    head, log_head = (f"{found.curve(norm).head_middle.estimate:.2f}" for norm in ("share", "log_share"))
+    assert f", raw curve: head (head {head} pooled, {log_head} per head; tail " in lines[0]
     text = " ".join(" ".join(lines).split())
-    assert "does not hold without known artefacts: trimmed: flat" in text
-    assert "holds without known artefacts, maybe smaller (below): trimmed: tail" in " ".join(
-        " ".join(study_lines(planted_study(tmp_path / "tail", -decaying(0.02), variants=()))).split()
+    assert "The verdict is not the same without known artefacts: flat in trimmed." in text
+    assert "Head: raised in raw; even in trimmed. Tail: even in raw, trimmed." in text
+    tail = planted_study(tmp_path / "tail", -decaying(0.02), variants=())
+    assert tail.claim_without_artefacts().holds is True
+    assert "The verdict is the same without known artefacts, though" in " ".join(" ".join(study_lines(tail)).split())
+
+
+def panel_row(name: str, pooled: list[float], per_head: list[float], noise: float = 0.01) -> PanelRow:
+    def of(norm: str, values: list[float]) -> Any:
+        return study_curve(np.random.default_rng(1).normal(0, noise, (8, 3, 5)) + np.log(values), norm=norm)
+
+    curves = {"share": of("share", pooled), "log_share": of("log_share", per_head)}
+    return PanelRow(name, "", curves, removes_artefact=name != "raw")
+
+
+def test_each_end_is_reported_where_the_raw_curve_claims_nothing() -> None:
+    raw = panel_row("raw", [3, 1, 1, 1, 2], [1, 1, 1, 1, 2])
+    same = panel_row("sinks apart", [3, 1, 1, 1, 2], [1, 1, 1, 1, 2])
+    both = panel_row("trimmed", [3, 1, 1, 1, 2], [3, 1, 1, 1, 2])
+    found = robustness((raw, both, same))
+    assert found.holds is None
+    assert found.claim == "depends on the order of averaging (pooled: U, per head: tail)"
+    assert (found.verdicts["trimmed"], found.same_curve) == ("U", ("sinks apart",))
+    assert found.sentences == (
+        "The raw curve claims nothing that could hold without known artefacts.",
+        "Head: raised pooled, even per head in raw, sinks apart; raised in trimmed.",
+        "Tail: raised in raw, trimmed, sinks apart.",
+        "Nothing was there to take out, so it is the raw curve again: sinks apart.",
     )
+    assert found.to_dict()["text"] == " ".join(found.sentences)
+    json.dumps(found.to_dict())
+
+
+def test_bounds_that_a_state_turns_on_have_the_digits_that_show_it() -> None:
+    def text(low: float, high: float) -> str:
+        return end_text(Interval(1.14, low, high, 0.95, 8, ""))
+
+    assert text(1.044, 1.2519) == "1.14 (1.04 to 1.252), raised"
+    assert text(1.044, 1.2481) == "1.14 (1.04 to 1.248), even (slightly above 1)"
+    assert text(0.99996, 1.25004) == "1.14 (1.000 to 1.250), unclear"
+    assert text(1.0002, 1.2504) == "1.14 (1.0002 to 1.2504), raised"
+    assert text(1.02, 1.28) == "1.14 (1.02 to 1.28), raised"
+
+
+def test_the_panel_fits_a_terminal_and_names_every_state() -> None:
+    from attnprobe.study_text import _panel_lines
+
+    rows = [panel_row("raw", [12, 1, 1, 1, 0.5], [1.1, 1, 1, 1, 1]),
+            panel_row("template=plain, trimmed", [1, 1, 1, 1, 1], [1.24, 1, 1, 1, 1], 0.3)]  # fmt: skip
+    lines = _panel_lines(rows)
+    assert all(len(line) <= 80 for line in lines)
+    text = "\n".join(lines)
+    assert re.search(r"raw +12\.\d+ \(11\.\d+ to 12\.\d+\) raised +0\.\d+ \(.*\) lowered", text)
+    assert re.search(r"raw +1\.\d+ \(1\.\d+ to 1\.\d+\) even\* +\S+ \(.*\) even", text)
+    assert "even* inside 0.8 to 1.25 as a whole" in text
+    assert "unclear" in text
 
 
 def test_verdicts_that_contradict_each_other_are_named_as_the_tables_are() -> None:
-    from attnprobe.study_curve import claim, study_curve
-
-    def of(norm: str, head: float) -> Any:
-        rng = np.random.default_rng(1)
-        logs = rng.normal(0, 0.01, (8, 3, 5)) + np.log([head, 1, 1, 1, 1.0])
-        return study_curve(logs, norm=norm)
-
-    assert claim({"share": of("share", 3.0), "log_share": of("log_share", 1.0)}) == (
-        "depends on the order of averaging (pooled: head, per head: flat)"
-    )
+    row = panel_row("raw", [3, 1, 1, 1, 1], [1, 1, 1, 1, 1])
+    assert claim(row.curves) == "depends on the order of averaging (pooled: head, per head: flat)"
 
 
 def test_scaled_values_are_those_of_the_picture_and_the_terminal(tmp_path: Path) -> None:
@@ -670,6 +736,10 @@ def test_scaled_values_are_those_of_the_picture_and_the_terminal(tmp_path: Path)
     np.testing.assert_allclose(shown.low, curve.band.low / curve.values.sum(), rtol=1e-12)
     row = next(line for line in study_lines(found) if line.split()[:1] == ["0"])
     assert row.split()[1] == f"{100 * shown.estimate[0]:.1f}"
+    symmetric = curve.fit("symmetric").fit
+    (line,) = [line for line in study_lines(found) if line.startswith("fit: ")]
+    assert line.startswith(f"fit: symmetric, alpha {symmetric.parameters['alpha']:.2f} (standard error ")
+    assert f"r2 {symmetric.r2:.3f}" in " ".join(" ".join(study_lines(found)).split())
     advantage = found.curve("advantage")
     np.testing.assert_array_equal(advantage.scaled().estimate, advantage.values)
 
@@ -692,6 +762,13 @@ def test_the_table_has_the_units_of_the_curves(study: tuple[Study, Path]) -> Non
     by_position = [[row["log_share"] for row in rows if row["position"] == p] for p in range(K)]
     np.testing.assert_allclose(np.exp(found.curve("log_share").profiles[3]),
                                [np.exp(np.mean(np.log(values))) for values in by_position], rtol=1e-6)  # fmt: skip
+    data = found.of()
+    for name, choice in (("apart", {"view": "apart"}), ("trimmed", {"view": "trimmed"}),
+                         ("null", {"variant": "null"}), ("preamble", {"variant": "preamble"})):  # fmt: skip
+        expected = np.exp(data.log_values("share", **choice)[3]).ravel()
+        np.testing.assert_allclose([row[f"share_{name}"] for row in rows], expected, rtol=1e-9)
+    one = [row["answer_logprob"] for row in rows if (row["base"], row["order"]) == (0, 1)]
+    assert one == [float(np.sum(data.facts[ASKED][3][1]["answer_logprob"]))] * K
 
 
 def test_results_are_short_at_a_prompt(study: tuple[Study, Path]) -> None:
@@ -720,11 +797,11 @@ def test_kept_runs_can_be_walked_over(lm: ap.LanguageModel, study: tuple[Study, 
     kept = list(found.runs())
     assert len(kept) == 6 * 2 * K * 5
     one = next(one for one in kept if (one.question, one.variant) == ("q4", ASKED) and one.order == data.orders[4][3])
-    np.testing.assert_allclose(np.log(one.run.curve(with_sinks=True).values), data.log_values("share")[4, 3], atol=2e-6)
+    np.testing.assert_allclose(np.log(one.curve().values), data.log_values("share")[4, 3], atol=2e-6)
     null = next(one for one in kept if one.variant == "null")
     q, o = data.questions.index(null.question), data.orders[data.questions.index(null.question)].index(null.order)
     expected = data.log_values("share", variant="null")[q, o]
-    np.testing.assert_allclose(np.log(null.run.curve().values), expected, atol=2e-6)
+    np.testing.assert_allclose(np.log(null.curve().values), expected, atol=2e-6)
     with pytest.raises(InputError, match="no whole run of this study was kept"):
         ap.rotate(lm, prompts(1), answers=["north"], variants=()).runs()
 
@@ -738,7 +815,7 @@ def test_the_own_answers_that_are_not_shown_are_counted(study: tuple[Study, Path
 
 def test_pictures(tmp_path: Path) -> None:
     from attnprobe.report.curve_figures import curve_figure
-    from attnprobe.report.study_figures import layer_position_figure
+    from attnprobe.report.study_figures import answer_position_figure, artefact_figure, layer_position_figure
 
     found = planted_study(tmp_path, decaying(0.02), variants=())
     significant = [(0, t["layer"]) for t in found.layer_tests() if t["head_p"] < 0.05]
@@ -746,6 +823,20 @@ def test_pictures(tmp_path: Path) -> None:
     main = layer_position_figure(found).axes[0]
     assert set(significant) <= {(int(x), int(y)) for x, y in main.collections[0].get_offsets()}
     assert "adjusted p < 0.05" in main.get_legend().get_texts()[0].get_text()
+    note = " ".join(main.figure._supxlabel.get_text().split())
+    assert f"each layer: mean log share of {found.of().n_heads} head" in note
+    assert "Dots say that a difference is consistent over questions, not that it is large." in note
+    figure = artefact_figure(found)
+    left, right = figure.axes
+    assert left.get_xlim() == right.get_xlim()
+    assert {0.8, 1, 1.25} <= set(left.get_xticks())
+    for axes in (left, right):
+        assert [axes.patches[0].get_x(), axes.patches[0].get_width()] == pytest.approx([0.8, 0.45])
+    gold = found.gold_logprob()
+    assert gold is not None
+    note = " ".join(answer_position_figure(found)._supxlabel.get_text().split())
+    assert f"Head - middle: {interval_text(gold.head_minus_middle)} nats" in note
+    assert "mean of" not in note
     verdict = "depends on the order of averaging (pooled: tail or U, per head: inconclusive)"
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Study, "claim", lambda self, model=None: verdict)

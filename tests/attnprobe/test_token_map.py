@@ -22,6 +22,7 @@ from attnprobe.report.heatmap import write_heatmap
 from attnprobe.report.page import json_text
 from attnprobe.report.quantised import RELATIVE_ERROR, SMALLEST, quantised, restored
 from attnprobe.report.token_map import Limits, token_map
+from attnprobe.report.token_map_density import span_densities, visible_tokens
 from attnprobe.report.token_text import blocks_of, cell_ranges, coarsened, pieces_of, utf16_offsets
 from attnprobe.spans import Span
 
@@ -106,11 +107,51 @@ def test_single_answer_tokens_decode_to_the_runs_masses() -> None:
     assert token_map(run, limits=Limits(keys=100))["keys"] is None
     heads = payload["row_heads"]["heads"]
     assert len(heads) == 18  # all of them
+    one = run.row_mass[0, 0].size * 8 * 4 / 3
+    some = token_map(run, heads=[(3, 1), (0, 2), (5, 0)], limits=Limits(rows=int(2.5 * one)))["row_heads"]
+    assert some["heads"] == [(3, 1), (0, 2)]
+    assert_near(masses(some["top_mass"], 2, *run.top_mass.shape[2:]), run.top_mass[(3, 0), (1, 2)])
+    assert token_map(run, limits=Limits(rows=int(0.9 * one)))["row_heads"] is None
     index = tuple(np.array(heads).T)
     shape = run.row_mass[index].shape
     assert_near(masses(payload["row_heads"]["mass"], *shape), run.row_mass[index])
     assert_near(masses(payload["row_heads"]["top_mass"], *shape), run.top_mass[index])
     np.testing.assert_array_equal(numbers(payload["row_heads"]["top_token"]).reshape(shape), run.top_token[index])
+
+
+@pytest.mark.parametrize("windows", [(None, None), (9, 20)])
+def test_densities_are_the_packages(windows: tuple[int | None, ...]) -> None:
+    run = make_run(extras=True, windows=windows)
+    documents = list(run.document_spans)
+    found = span_densities(run)
+    assert found is not None
+    for layer in range(2):
+        for head in range(3):
+            np.testing.assert_allclose(found[layer, head, documents], run.curve("density", [layer], [head]).values)
+    payload = token_map(run)
+    seen = numbers(payload["seen"]).reshape(2, -1)
+    np.testing.assert_array_equal(seen == 0, np.isnan(found[:, 0]))
+    assert (seen == 0).any() or windows == (None, None)
+    scale = len(run.token_ids)
+    assert payload["density"]["of"] == "head"
+    spans = payload["density"]["spans"]
+    assert {run.spans[i].kind for i in set(range(len(run.spans))) - set(spans)} == {"marker"}
+    kept = np.nan_to_num(found[..., spans])
+    assert_near(masses(payload["density"]["values"], *kept.shape), kept / scale)
+    fewer = token_map(run, limits=Limits(densities=kept.size))["density"]
+    assert fewer["of"] == "layer"
+    assert_near(masses(fewer["values"], 2, len(spans)), kept.mean(1) / scale)
+    assert token_map(run, limits=Limits(densities=1))["density"] is None
+
+
+def test_rows_that_see_others_than_the_last_tokens_are_not_told_from_a_number() -> None:
+    run = make_run(extras=True, windows=(None, 9))
+    np.testing.assert_array_equal(visible_tokens(run), run.visible.sum(-1))
+    visible = run.visible.copy()
+    visible[1, 0, 0] += 1  # the first token, which lies outside the window
+    odd = replace(run, visible=visible, top_mass=None, top_token=None)
+    assert visible_tokens(odd) is None
+    assert token_map(odd)["visible"] is None
 
 
 def test_text_spans_and_sentences_tile() -> None:
@@ -203,7 +244,7 @@ def test_runs_of_all_kinds_have_a_payload(rows: str, learned_sink: bool) -> None
     json.loads(json_text(payload))
     bare = replace(run, row_mass=None, row_total=None, top_mass=None, top_token=None, key_mass=None, key_token=None)
     payload = token_map(bare)
-    assert payload["row_spans"] is payload["row_heads"] is payload["keys"] is None
+    assert payload["row_spans"] is payload["row_heads"] is payload["keys"] is payload["density"] is None
 
 
 def test_a_run_without_an_answer_span_shows_its_answer() -> None:
@@ -313,6 +354,21 @@ def test_hostile_texts_stand_in_the_page_as_data_only(tmp_path: Path) -> None:
     assert json.loads(data)["text"] == (run.prompt_text + run.answer).replace("\ud800", "\ufffd")
 
 
+def test_names_that_utf_8_cannot_write_or_that_turn_text_around_are_made_harmless(tmp_path: Path) -> None:
+    run = text_run(prompt_segments(DOCUMENTS))
+    bad = "half \ud800 \u202egnp.exe"
+    spans = tuple(replace(span, name=bad) if span.name == "d1" else span for span in run.spans)
+    run = replace(run, prompt_id=bad, spans=spans, warnings=(bad,), manifest={"model": {"name": bad}})
+    page = write_heatmap(run, tmp_path / "page.html").read_text(encoding="utf-8")
+    (heading,) = re.findall("<h1>(.*)</h1>", page)
+    (title,) = re.findall("<title>(.*)</title>", page)
+    assert title == "Attention on half \ufffd \ufffdgnp.exe"
+    assert heading.startswith(title)
+    assert heading.count("half \ufffd \ufffdgnp.exe") == 2
+    (data,) = re.findall(r'<script type="application/json" id="token-map-data">(.*?)</script>', page, re.DOTALL)
+    assert json.loads(data)["warnings"] == ["half \ufffd \u202egnp.exe"]
+
+
 def test_a_page_of_100_000_tokens_is_below_15_mb(tmp_path: Path) -> None:
     run = long_run()
     assert len(run.token_ids) > 100_000
@@ -321,6 +377,8 @@ def test_a_page_of_100_000_tokens_is_below_15_mb(tmp_path: Path) -> None:
     assert payload["by_layer"]["kind"] == "sentence"
     assert payload["by_head"]["kind"] == "block"
     assert payload["keys"]["k"] >= 32
+    assert payload["density"]["of"] == "head"
+    assert 0 < len(payload["row_heads"]["heads"]) < len(payload["chosen"])
     path = write_heatmap(run, tmp_path / "long.html")
     assert path.stat().st_size < 15_000_000
     most = token_map(run, heads=[(0, head) for head in range(8)])  # as many as it holds

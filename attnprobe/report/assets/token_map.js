@@ -2,7 +2,7 @@
 // Controls of a token map: what is shown, its colour scale, search, keyboard and tooltip.
 AttnprobeTokenMap.mount = (() => {
   const { shown, element, lay } = AttnprobeTokenMap.text;
-  const { number, percent, rowText, statusText, tipLines, helpDialog } = AttnprobeTokenMap.words;
+  const { percent, rowText, statusText, spanParts, tipLines, helpDialog } = AttnprobeTokenMap.words;
   const DECADES = 3; // of the logarithmic scale, down from its largest value
   const MOST_HITS = 20000;
   const BUDGET = [
@@ -10,7 +10,12 @@ AttnprobeTokenMap.mount = (() => {
     ["system", "system"], ["document", "documents"], ["other", "other text"], ["question", "question"],
     ["answer", "answer so far"],
   ];
+  const mounted = new WeakMap(); // place -> what ends the listeners of the map in it
   return function mount(place, payload, options = {}) {
+    mounted.get(place)?.abort();
+    const ending = new AbortController();
+    const { signal } = ending;
+    mounted.set(place, ending);
     const model = AttnprobeTokenMap.read(payload);
     const { spans, bands, layers, chosen } = payload;
     const view = { source: "band", band: 0, layer: 0, head: 0, row: null, log: true, all: false };
@@ -80,7 +85,7 @@ AttnprobeTokenMap.mount = (() => {
     const root = element("div", { class: options.page ? "tm tm-page" : "tm" }, controls, scroller, tooltip, help);
     const wide = window.matchMedia("(min-width: 601px)");
     const fold = () => { moreControls.open = wide.matches; };
-    wide.addEventListener("change", fold);
+    wide.addEventListener("change", fold, { signal });
     fold();
     place.replaceChildren(root);
     for (const warning of payload.warnings) notes.append(element("p", { class: "tm-warning" }, shown(warning)));
@@ -159,17 +164,10 @@ AttnprobeTokenMap.mount = (() => {
       for (const block of text.blocks) {
         const span = spans[block.span];
         if (model.scaffold[block.span]) continue;
-        if (!masses) {
-          block.share.textContent = "";
-          continue;
+        const parts = spanParts(found, block.span);
+        if (span.kind === "document" && documents > 0 && !least && found.spanSeen?.[block.span] !== false) {
+          parts.splice(1, 0, `share of documents ${percent(masses[block.span] / documents)}`);
         }
-        const mass = masses[block.span];
-        const parts = [`mass ${least}${percent(mass)}`];
-        if (span.kind === "document" && documents > 0 && !least) {
-          parts.push(`share of documents ${percent(mass / documents)}`);
-        }
-        const size = model.spanSize[block.span];
-        if (size) parts.push(`density ${least}${number((mass * found.visible) / size)}`);
         block.share.textContent = parts.join(" · ");
       }
       budget.replaceChildren();
@@ -191,10 +189,9 @@ AttnprobeTokenMap.mount = (() => {
 
     function showLegend() {
       const middle = view.log ? Math.sqrt(low * high) : high / 2;
-      const tick = (value, prefix = "") =>
-        element("span", {}, `${prefix}${percent(value)} · ${number(value * found.visible)}×`);
+      const tick = (value, prefix = "") => element("span", {}, `${prefix}${percent(value)}`);
       legend.replaceChildren(
-        element("span", { class: "tm-legend-title" }, "mass a token · density"),
+        element("span", { class: "tm-legend-title" }, "mass a token"),
         element("span", { class: "tm-gradient", "aria-hidden": "true" }),
         element("span", { class: "tm-ticks" }, tick(low, view.log ? "≤ " : ""), tick(middle), tick(high)));
     }
@@ -386,14 +383,16 @@ AttnprobeTokenMap.mount = (() => {
       if (!action) return;
       event.preventDefault();
       action();
-    });
+    }, { signal });
     scroller.addEventListener("scroll", () => {
       if (tipCell >= 0 && tipCell === cursor) showTooltip(cursor);
       else hideTooltip();
     }, { passive: true });
     new ResizeObserver(drawOverview).observe(overview.element);
-    window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawOverview);
+    window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawOverview, { signal });
+    // Paper has room for every token's own shade.
+    window.addEventListener("beforeprint", text.makeAllLive, { signal });
+    window.addEventListener("afterprint", text.makeFarPlain, { signal });
     update();
-    return { view, update, model };
   };
 })();

@@ -32,7 +32,8 @@ globalThis.AttnprobeTokenMap = (() => {
     const nSpans = payload.n_measured_spans;
     const mass = new Float64Array(65536);
     for (let code = 1; code < 65536; code++) mass[code] = Math.exp((code - 65535) * payload.step);
-    const visible = numbers(payload.visible);
+    const visible = payload.visible && numbers(payload.visible);
+    const seen = numbers(payload.seen);
     const sentences = numbers(payload.sentences);
 
     const spanOf = new Int32Array(nTokens);
@@ -41,10 +42,6 @@ globalThis.AttnprobeTokenMap = (() => {
       spanOf.fill(span, start, stop);
       pieceOf.fill(piece, start, stop);
     });
-    const blockOf = new Int32Array(pieces.length);
-    payload.blocks.forEach(([, first, last], block) => blockOf.fill(block, first, last));
-    const spanSize = new Int32Array(spans.length);
-    for (const span of spanOf) spanSize[span]++;
 
     // A cell is what is shown as one: a token, or the tokens that are pieces of the same characters.
     const cellOf = new Int32Array(nTokens);
@@ -70,16 +67,69 @@ globalThis.AttnprobeTokenMap = (() => {
       return [band.first, band.stop];
     }
 
-    // Tokens that a row sees, mean over the view's layers and rows.
-    function visibleTokens(view) {
-      const [first, stop] = layersOf(view);
-      let sum = 0;
+    // Mass that every token would have if each row gave the tokens that it sees the same, mean over layers and rows;
+    // exactly 0 where none sees the token, null where it is not known who sees what.
+    function evenMass(first, stop, row) {
+      if (!visible) return null;
+      const rows = row === null ? Array.from({ length: nRows }, (_, r) => r) : [row];
+      const firstRow = payload.n_prompt - (payload.rows === "predicting" ? 1 : 0);
+      const steps = new Float64Array(nTokens + 1), seers = new Int32Array(nTokens + 1); // differences
       for (let layer = first; layer < stop; layer++) {
-        for (let row = 0; row < nRows; row++) {
-          if (view.row === null || view.row === row) sum += visible[layer * nRows + row];
+        for (const r of rows) {
+          const n = visible[layer * nRows + r], end = firstRow + r + 1;
+          const share = 1 / (n * (stop - first) * rows.length);
+          steps[end - n] += share;
+          steps[end] -= share;
+          seers[end - n]++;
+          seers[end]--;
         }
       }
-      return sum / ((stop - first) * (view.row === null ? nRows : 1));
+      const even = new Float64Array(nTokens);
+      let sum = 0, count = 0;
+      for (let t = 0; t < nTokens; t++) {
+        sum += steps[t];
+        count += seers[t];
+        even[t] = count ? sum : 0;
+      }
+      return even;
+    }
+
+    function spanSums(tokens) {
+      const sums = new Float64Array(spans.length);
+      tokens.forEach((value, t) => { sums[spanOf[t]] += value; });
+      return sums;
+    }
+
+    // Density of spans, mean over rows, then over the layers that see them; NaN or null where it is not kept.
+    function meanDensity(view) {
+      const kept = payload.density;
+      if (!kept || (kept.of === "layer" && view.source === "head")) return null;
+      const [first, stop] = layersOf(view);
+      const perLayer = kept.of === "layer" ? 1 : payload.n_heads;
+      const heads = view.source === "head" ? [view.head] : Array.from({ length: perLayer }, (_, head) => head);
+      const sums = new Float64Array(spans.length), n = new Int32Array(spans.length);
+      for (let layer = first; layer < stop; layer++) {
+        for (const head of heads) {
+          const from = (layer * perLayer + head) * kept.spans.length;
+          masses(kept.values, from, from + kept.spans.length).forEach((value, place) => {
+            const i = kept.spans[place];
+            if (!seen[layer * nSpans + i]) return;
+            sums[i] += value * nTokens;
+            n[i]++;
+          });
+        }
+      }
+      return sums.map((sum, i) => sum / n[i]);
+    }
+
+    // Which spans any of a view's rows sees; null where that is not known.
+    function seenSpans(view, even) {
+      if (view.row !== null) return even && Array.from(spanSums(even), (sum) => sum > 0);
+      const [first, stop] = layersOf(view);
+      return spans.map((_, i) => {
+        for (let layer = first; layer < stop; layer++) if (i < nSpans && seen[layer * nSpans + i]) return true;
+        return false;
+      });
     }
 
     function learnedSink(view) {
@@ -128,11 +178,11 @@ globalThis.AttnprobeTokenMap = (() => {
           found.mass.fill(sum / (found.edges[i + 1] - found.edges[i]), found.edges[i], found.edges[i + 1]);
         });
       }
-      found.spanMass = new Float64Array(spans.length);
-      for (let t = 0; t < nTokens; t++) found.spanMass[spanOf[t]] += found.mass[t];
+      found.spanMass = spanSums(found.mass);
       spans.forEach((span, i) => {
         if (span.kind === "learned_sink") found.spanMass[i] = learnedSink(view);
       });
+      found.spanDensity = meanDensity(view);
       return found;
     }
 
@@ -159,24 +209,42 @@ globalThis.AttnprobeTokenMap = (() => {
         });
       }
       const high = (t) => low[t] + Math.max(0, bound - slack[t]);
-      const spanMass = rowSpans(view);
-      if (spanMass) return { kind: "keys", mass: low, high, listed, spanMass };
+      const known = rowSpans(view);
+      if (known) return { kind: "keys", mass: low, high, listed, ...known };
       const least = new Float64Array(spans.length);
       for (const t of listed) least[spanOf[t]] += low[t];
       return { kind: "keys", mass: low, high, listed, spanMass: least, isLeast: true };
     }
 
-    // Span masses of one answer token, mean over heads; null where they are not kept.
+    // Mass and density of every span for one answer token, mean over heads; null where they are not kept.
     function rowSpans(view) {
       const kept = payload.row_spans;
       if (!kept || (kept.of === "band" && view.source !== "band")) return null;
-      const [first, stop] = kept.of === "band" ? [view.band, view.band + 1] : layersOf(view);
-      const sums = new Float64Array(spans.length);
-      for (let place = first; place < stop; place++) {
+      const [first, stop] = layersOf(view);
+      const reach = (layer) => visible?.[layer * nRows + view.row];
+      const ofLayer = kept.of === "layer";
+      let isKnown = Boolean(visible); // a band's densities are known where its layers see the same
+      for (let layer = first; layer < stop; layer++) isKnown &&= ofLayer || reach(layer) === reach(first);
+      const evens = new Map(); // by how many tokens a layer's row sees
+      const evenSpans = (layer) => {
+        const n = reach(layer);
+        if (!evens.has(n)) evens.set(n, spanSums(evenMass(layer, layer + 1, view.row)));
+        return evens.get(n);
+      };
+      const spanMass = new Float64Array(spans.length), densities = new Float64Array(spans.length);
+      const seers = new Int32Array(spans.length);
+      const places = ofLayer ? Array.from({ length: stop - first }, (_, i) => first + i) : [view.band];
+      for (const place of places) {
         const from = (place * nRows + view.row) * nSpans;
-        masses(kept.mass, from, from + nSpans).forEach((value, i) => { sums[i] += value / (stop - first); });
+        const even = isKnown ? evenSpans(ofLayer ? place : first) : null;
+        masses(kept.mass, from, from + nSpans).forEach((value, i) => {
+          spanMass[i] += value / places.length;
+          if (!even?.[i]) return;
+          densities[i] += value / even[i];
+          seers[i]++;
+        });
       }
-      return sums;
+      return { spanMass, spanDensity: isKnown ? densities.map((sum, i) => sum / seers[i]) : null };
     }
 
     // One answer token, one head: each span's mass and heaviest token.
@@ -196,24 +264,27 @@ globalThis.AttnprobeTokenMap = (() => {
         listed.add(t);
       });
       const high = (t) => (listed.has(t) ? mass[t] : top[spanOf[t]] ?? 0);
-      return { kind: "tops", mass, high, listed, spanMass };
+      const even = visible && spanSums(evenMass(view.layer, view.layer + 1, view.row));
+      return { kind: "tops", mass, high, listed, spanMass, spanDensity: even && spanMass.map((m, i) => m / even[i]) };
     }
 
-    // What a view gives: {kind, mass [token], spanMass [span] or null (of which no more is known than that it is at
-    // least so much, with isLeast), ...}. Kind "token": masses of single tokens;
+    // What a view gives: {kind, mass [token], even [token] or null, spanMass [span] or null (of which no more is known
+    // than that it is at least so much, with isLeast), spanDensity [span] and spanSeen [span] or nothing, ...}. Kind "token": masses of single tokens;
     // "sentence" and "block": means over stretches; "keys" and "tops": known for some tokens only; "none": not kept.
     function values(view) {
       let found;
       if (view.row === null) found = meanOverRows(view);
       else if (view.source === "head") found = tops(view);
       else if (payload.keys) found = heaviest(view);
-      else found = { kind: "none", mass: new Float64Array(nTokens), spanMass: rowSpans(view) };
-      found.visible = visibleTokens(view);
+      else found = { kind: "none", mass: new Float64Array(nTokens), spanMass: null, ...rowSpans(view) };
+      found.isOneRow = view.row !== null;
+      found.even = evenMass(...layersOf(view), view.row);
+      found.spanSeen = seenSpans(view, found.even);
       return found;
     }
 
     return {
-      payload, nTokens, nRows, starts, stops, spanOf, spanSize, pieceOf, blockOf, cells, cellOf, sentences, values,
+      payload, nTokens, nRows, starts, stops, spanOf, cells, cellOf, sentences, values,
       scaffold: spans.map((span) => SCAFFOLD.has(span.kind)),
       nCells: cells.length - 1,
       cellStart: (cell) => starts[cells[cell]],

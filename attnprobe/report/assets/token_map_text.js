@@ -144,7 +144,8 @@ AttnprobeTokenMap.text = (() => {
     const watcher = new IntersectionObserver((entries) => {
       for (const entry of entries) {
         const chunk = chunks[entry.target.dataset.chunk];
-        if (entry.isIntersecting) makeLive(chunk);
+        chunk.near = entry.isIntersecting;
+        if (chunk.near) makeLive(chunk);
         else makePlain(chunk);
       }
     }, { root: pane.closest(".tm-scroll"), rootMargin: MARGIN });
@@ -166,7 +167,10 @@ AttnprobeTokenMap.text = (() => {
       return live.get(cell);
     }
 
-    return { blocks, chunks, live, sentenceElements, elementOf };
+    const makeAllLive = () => chunks.forEach(makeLive);
+    const makeFarPlain = () => chunks.filter((chunk) => !chunk.near).forEach(makePlain);
+
+    return { blocks, chunks, live, sentenceElements, elementOf, makeAllLive, makeFarPlain };
   }
 
   function blockName(span) {

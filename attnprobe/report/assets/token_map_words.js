@@ -41,7 +41,8 @@ AttnprobeTokenMap.words = (() => {
       : view.source === "layer" ? `Layer ${layers[view.layer]}, mean over its ${payload.n_heads} heads`
         : `Layer ${layers[view.layer]}, head ${view.head}`;
     const when = view.row === null ? `mean over ${model.nRows} answer tokens`
-      : `answer token ${rowText(model, view.row)}`;
+      : `answer token ${rowText(model, view.row)} (attention of `
+        + `${payload.rows === "predicting" ? "the token before it, which predicts it" : "this token itself"})`;
     const what = {
       token: "Every token has its own number.",
       sentence: "Numbers are kept for sentences: every token has the colour of its sentence's mean.",
@@ -57,6 +58,16 @@ AttnprobeTokenMap.words = (() => {
     return `${where}; ${when}. ${what}`;
   }
 
+  // What is known about a span: its mass and density.
+  function spanParts(found, span) {
+    if (found.spanSeen?.[span] === false) return ["not seen"];
+    if (!found.spanMass) return [];
+    const parts = [`mass ${found.isLeast ? "≥ " : ""}${percent(found.spanMass[span])}`];
+    const density = found.spanDensity?.[span];
+    if (Number.isFinite(density)) parts.push(`density ${number(density)}`);
+    return parts;
+  }
+
   // The tooltip of a cell, line by line.
   function tipLines(model, found, cell) {
     const { payload } = model;
@@ -67,18 +78,25 @@ AttnprobeTokenMap.words = (() => {
     const lines = [label];
     const last = n > 1 ? `-${first + n - 1} (pieces of one character)` : "";
     lines.push(`token ${first}${last} of ${model.nTokens} · ${blockName(span)}`);
-    const density = (mass, size) => number((mass * found.visible) / size);
-    let mass = 0;
-    for (let t = first; t < first + n; t++) mass += found.mass[t];
-    if (found.kind === "none") {
+    const sum = (values, from, to) => values.subarray(from, to).reduce((total, value) => total + value, 0);
+    // Behind a mass of the tokens [from, to): how many times what even attention would give them.
+    const timesEven = (from, to, ...limits) => {
+      const even = found.even ? sum(found.even, from, to) : 0;
+      return even > 0 ? ` · ${limits.map((value) => number(value / even)).join(" to ")} × even` : "";
+    };
+    const mass = sum(found.mass, first, first + n);
+    if (found.even && sum(found.even, first, first + n) === 0) {
+      lines.push(found.isOneRow ? "not seen by this row" : "not seen by any row");
+    } else if (found.kind === "none") {
       lines.push("no number is kept");
     } else if (found.kind === "token") {
-      lines.push(`mass ${number(mass)} (${percent(mass)}) · density ${density(mass, n)}`);
+      lines.push(`mass ${number(mass)} (${percent(mass)})${timesEven(first, first + n, mass)}`);
     } else if (found.edges) {
       const i = found.edges.findIndex((edge) => edge > first) - 1;
       const size = found.edges[i + 1] - found.edges[i];
       lines.push(`its ${found.kind === "sentence" ? "sentence" : "stretch"}, ${size} tokens: `
-        + `mass ${number(found.sums[i])} (${percent(found.sums[i])}) · density ${density(found.sums[i], size)}`);
+        + `mass ${number(found.sums[i])} (${percent(found.sums[i])})`
+        + timesEven(found.edges[i], found.edges[i + 1], found.sums[i]));
     } else {
       let most = 0, known = false;
       for (let t = first; t < first + n; t++) {
@@ -87,16 +105,13 @@ AttnprobeTokenMap.words = (() => {
       }
       if (!known) lines.push(`mass at most ${number(most)} (${percent(most)}); not among the heaviest`);
       else if (most <= mass * (1 + payload.relative_error)) {
-        lines.push(`mass ${number(mass)} (${percent(mass)}) · density ${density(mass, n)}`);
+        lines.push(`mass ${number(mass)} (${percent(mass)})${timesEven(first, first + n, mass)}`);
       } else {
-        lines.push(`mass ${number(mass)} to ${number(most)} · density ${density(mass, n)} to ${density(most, n)}`);
+        lines.push(`mass ${number(mass)} to ${number(most)}${timesEven(first, first + n, mass, most)}`);
       }
     }
-    const spanMass = found.spanMass?.[model.spanOf[first]];
-    if (spanMass !== undefined) {
-      const what = span.kind === "document" ? "document" : "all of it";
-      lines.push(`${what}: mass ${found.isLeast ? "≥ " : ""}${percent(spanMass)}`);
-    }
+    const whole = spanParts(found, model.spanOf[first]);
+    if (whole.length) lines.push(`${span.kind === "document" ? "document" : "all of it"}: ${whole.join(" · ")}`);
     return lines;
   }
 
@@ -105,12 +120,14 @@ AttnprobeTokenMap.words = (() => {
     element("dl", {}, ...KEYS.flatMap(([key, text]) => [element("dt", {}, key), element("dd", {}, text)])),
     element("h2", {}, "Numbers"),
     element("p", {}, "Mass: the share of attention that a token got, mean over the rows, heads and layers shown. "
-      + "Density: mass × the tokens a row sees; 1 is even attention. Colours show mass a token; text outside the "
-      + "scale (sink, chat template, markers) is grey. Numbers are within "
-      + `${percent(relativeError)} of the measured ones.`),
+      + "× even: that mass divided by what it would be if every row gave all the tokens it sees the same. "
+      + "Density, of documents and other parts: mass a token × the tokens the row sees, row by row, mean over the rows "
+      + "that see the part, then over heads and layers; 1 is even attention. Not seen: no token of it lies in reach of "
+      + "any row. Colours show mass a token; text outside the scale (sink, chat template, markers) is grey. Numbers "
+      + `are within ${percent(relativeError)} of the measured ones.`),
     element("p", {}, "For one answer token, only its heaviest tokens are kept (one of each span for a single head): "
       + "a range is given where a number is not known exactly, and of text without colour only a bound is known."),
     element("form", { method: "dialog" }, element("button", {}, "Close")));
 
-  return { number, percent, rowText, statusText, tipLines, helpDialog };
+  return { percent, rowText, statusText, spanParts, tipLines, helpDialog };
 })();
