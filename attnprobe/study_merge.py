@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from attnprobe import heads_command
-from attnprobe.errors import InputError
+from attnprobe.errors import InputError, RunFileError
 from attnprobe.grid_merge import Merged, merge
 from attnprobe.study import Study
 from attnprobe.study_command import write_results
@@ -26,6 +26,8 @@ def merge_folders(folders: Sequence[str | Path], out: str | Path, quiet: bool = 
     for part in sorted(path.parent for path in Path(out).rglob(ABOUT)):
         try:
             study = Study.load(part)
+        except RunFileError:
+            raise
         except InputError as error:
             say(f"no results yet: {error}", quiet)
             continue

@@ -122,10 +122,11 @@ def layer_position_figure(study: Study) -> Any:
     # As a curve's values: of the questions that have all positions, and scaled to a whole unless one document moved.
     is_whole = ~np.isnan(profiles).any(axis=2, keepdims=True)
     curves = np.exp(mean_of_defined(np.where(is_whole, profiles, np.nan), axis=1))  # [layer, position]
+    uniform = study.uniform()
     if study.options.design != "insertion":
-        curves = curves / curves.sum(axis=1, keepdims=True)
-    with np.errstate(divide="ignore"):
-        relative = np.log2(curves * data.n_documents)  # NaN, a gap in the picture, where no window reaches
+        curves, uniform = curves / curves.sum(axis=1, keepdims=True), np.full(data.n_documents, 1 / data.n_documents)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        relative = np.log2(curves / uniform)  # NaN, a gap in the picture, where no window reaches
     finite = relative[np.isfinite(relative)]
     limit = max(1.0, float(np.percentile(np.abs(finite), 98))) if finite.size else 1.0
     height = float(np.clip(0.11 * len(data.layers), 1.6, 4.2))

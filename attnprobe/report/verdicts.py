@@ -23,7 +23,7 @@ STUDY_WORDS = {
     "weak tail": "The last documents get less attention than those in the middle; the first ones about the same.",
     "head or U": "The first documents get more attention than those in the middle; of the last ones it cannot be told.",
     "tail or U": "The last documents get more attention than those in the middle; of the first ones it cannot be told.",
-    "inconclusive": "Inconclusive: the intervals neither show a difference from the middle nor rule one out.",
+    "inconclusive": "Inconclusive: of at least one end it cannot be told whether it differs from the middle.",
     "too few questions": "No verdict: an interval takes at least five questions.",
     "undefined": "No verdict: the curve has no middle, or a value is undefined.",
 }

@@ -166,8 +166,8 @@ def test_a_cut_off_end_does_not_get_into_a_merge(tmp_path: Path, monkeypatch: py
 def test_arrays_that_rounding_tells_apart_are_one_and_others_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    arrays = {"mass": np.array([0.25, np.nan, 0.75], dtype=np.float32)}
-    for folder, change in (("a", 0.0), ("b", 1e-7), ("c", 0.1)):
+    arrays = {"mass": np.array([0.25, np.nan, 0.75, 1e-5], dtype=np.float32)}
+    for folder, change in (("a", 0.0), ("b", 1e-7), ("c", 4e-5)):
         part(tmp_path / folder, monkeypatch, 0)
         save_file({"mass": arrays["mass"] + np.float32(change)}, tmp_path / folder / "q000.safetensors")
     merged = merge([tmp_path / "b", tmp_path / "a"], tmp_path / "out")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 import attnprobe as ap
 from attnprobe import cli, rotating, study_cells
-from attnprobe.errors import InputError
+from attnprobe.errors import InputError, RunFileError
 from attnprobe.estimates import Interval
 from attnprobe.study import Study
 from attnprobe.study_cells import ASKED
@@ -344,6 +345,17 @@ def test_insertion_moves_the_document_with_the_answer(lm: ap.LanguageModel) -> N
         assert len(others) == 1
     with pytest.raises(InputError, match="insertion"):
         found.decompose()
+    longer = [
+        replace(one, documents=[d.text + " red" * 9 * (i == number) for i, d in enumerate(one.documents)])
+        for number, one in enumerate(prompts(2))
+    ]
+    found = ap.rotate(lm, longer, answers=["north"] * 2, design="insertion", variants=())
+    assert found.uniform().min() > 1.5 / K
+    from attnprobe.report.study_figures import layer_position_figure
+
+    (image,) = layer_position_figure(found).axes[0].images
+    expected = [np.log2(found.curve("log_share", layers=layer).values / found.uniform()) for layer in found.of().layers]
+    np.testing.assert_allclose(image.get_array(), expected, atol=1e-6)
     two = prompt(0, documents=["north red one", "north blue", "two", "three"])
     with pytest.raises(InputError, match=r"q0.*holds the answer"):
         ap.rotate(lm, [two], answers=["north"], design="insertion")
@@ -872,6 +884,11 @@ def test_merged_studies_get_results_of_the_whole(lm: ap.LanguageModel, tmp_path:
     assert summary == json.loads(json.dumps(whole.to_dict()))
     assert (model / "table.csv").read_text() == table_csv(whole.table())
     assert (model / "curve.png").exists()
+
+    for folder in parts:
+        (next(folder.iterdir()) / "study.json").write_text("{")
+    with pytest.raises(RunFileError, match=r"study\.json"):
+        merge_folders(parts, tmp_path / "damaged")
 
 
 @pytest.mark.slow
