@@ -232,6 +232,8 @@ def map_tiles(
         tiles = replace(tiles, stages=1)  # with a tile on its way Triton 3.6 spills
     if not biased:
         return tiles
+    if device.generation == 9 and dtype != torch.float32 and tiles.rows < 64:
+        tiles = replace(tiles, keys=min(tiles.keys, 64))  # else Triton 3.6 spills
     edge = min(tiles.edge, 16) if dtype == torch.float32 else tiles.edge
     return replace(tiles, edge=edge, registers=MAX_REGISTERS)
 
