@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from attnprobe.errors import InputError
+from attnprobe.terminal import bytes_of
 
 ModelName = Annotated[str, typer.Option("--model", "-m", help="Alias (smollm2), hub id, folder, or .gguf file.")]
 Dtype = Annotated[
@@ -103,6 +104,14 @@ def _numbers(option: str, text: str) -> list[int]:
             raise InputError(f'{option} is "{text}"; give numbers and ranges like 0-5,7')
         numbers.update(range(int(match[1]), int(match[2] or match[1]) + 1))
     return sorted(numbers)
+
+
+def kept_bytes(text: str) -> int:
+    """``--keep-runs 2 GB`` as bytes."""
+    try:
+        return bytes_of(text)
+    except ValueError as error:
+        raise InputError(f'--keep-runs is "{text}"; it {error}') from error
 
 
 def listed_names(option: str, text: str) -> tuple[str, ...]:

@@ -25,11 +25,12 @@ from attnprobe.cli_options import (
     Template,
     TrustRemoteCode,
     chunk_tokens,
+    kept_bytes,
     listed_names,
 )
 from attnprobe.cli_output import print_json, print_lines, reported
 from attnprobe.errors import InputError
-from attnprobe.terminal import bytes_of, say, work_bar
+from attnprobe.terminal import say, work_bar
 
 if TYPE_CHECKING:
     from attnprobe.blueprint import Blueprint
@@ -201,13 +202,7 @@ def _plan_study(
 
     chosen = {name: value for name, value in given.items() if value is not None}
     reading = {name: chosen.pop(name) for name in ("n_documents", "gold_only") if name in chosen}
-    kept = KEEP_RUNS
-    if "keep_runs" in chosen:
-        text = chosen.pop("keep_runs")
-        try:
-            kept = bytes_of(text)
-        except ValueError as error:
-            raise InputError(f'--keep-runs is "{text}"; it {error}') from error
+    kept = kept_bytes(chosen.pop("keep_runs")) if "keep_runs" in chosen else KEEP_RUNS
     for name in ("variants", "extras"):
         if name in chosen:
             chosen[name] = listed_names(_option(name), chosen[name])

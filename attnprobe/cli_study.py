@@ -20,11 +20,12 @@ from attnprobe.cli_options import (
     Rope,
     Template,
     TrustRemoteCode,
+    kept_bytes,
     listed_names,
 )
 from attnprobe.cli_output import reported
 from attnprobe.errors import InputError
-from attnprobe.terminal import bytes_of, say
+from attnprobe.terminal import say
 
 
 def study(
@@ -100,10 +101,7 @@ def study(
         from attnprobe.study_command import StudyInput, print_study, run_study
         from attnprobe.study_options import StudyOptions, check_changes
 
-        try:
-            kept = bytes_of(keep_runs)
-        except ValueError as error:
-            raise InputError(f'--keep-runs is "{keep_runs}"; it {error}') from error
+        kept = kept_bytes(keep_runs)
         choices: dict[str, Any] = {"preamble": preamble} if preamble is not None else {}
         form = {"layout": layout, "markers": markers, "template": template}
         given = StudyInput(

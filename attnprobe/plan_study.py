@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnprobe.architecture import uses_interface
 from attnprobe.blueprint import Blueprint
-from attnprobe.designs import Order, orders
+from attnprobe.designs import Order
 from attnprobe.errors import InputError
 from attnprobe.estimate import (
     DECODE_EFFICIENCY,
@@ -27,15 +27,14 @@ from attnprobe.extras import n_distance_bins
 from attnprobe.plan import about_model
 from attnprobe.prefix_cache import keeps_every_key
 from attnprobe.prompt import encode_answer
+from attnprobe.rotating import Question, matched_question, question_orders
 from attnprobe.spans import question_tokens
 from attnprobe.study_cells import ASKED, KINDS, own_answer_tokens
-from attnprobe.study_lengths import length_matched
 from attnprobe.study_options import NOTHING, StudyOptions, check_tokens, variant_prompt
 from attnprobe.terminal import work_bar
 
 if TYPE_CHECKING:
     from attnprobe.encode import EncodedPrompt
-    from attnprobe.rotating import Question
 
 CELL_SECONDS = 0.15
 """What a cell takes beside its passes on a CPU: encoding, reductions to documents, writing its files."""
@@ -144,7 +143,7 @@ def plan_study(
     n_documents = len(questions[0].prompt.documents)
     with work_bar("reading", len(questions), quiet) as advance:
         for number, question in enumerate(questions):
-            own_orders = _orders(question, options)
+            own_orders = question_orders(question, options)
             cells[_OWN] += len(own_orders) if question.answer is None else 1
             for variant in _with_cells(options):
                 cells[variant] += len(own_orders)
@@ -177,29 +176,13 @@ def _with_cells(options: StudyOptions) -> tuple[str, ...]:
     return (ASKED, *(variant for variant in options.variants if variant != "null"))
 
 
-def _orders(question: Question, options: StudyOptions) -> tuple[Order, ...]:
-    """As many orders as the study has, and such ones."""
-    moves = options.design == "insertion"
-    if moves and question.gold is None:
-        raise InputError(
-            f"question {question.id!r}: the insertion design moves the document that holds the answer, and none or "
-            'several do; mark it in the file ("gold"), or use another design'
-        )
-    n_documents, needle = len(question.prompt.documents), question.gold if moves else None
-    return orders(options.design, n_documents, bases=options.bases, seed=options.seed, needle=needle)
-
-
 def _passes(
     blueprint: Blueprint, question: Question, own_orders: Sequence[Order], options: StudyOptions
 ) -> Iterator[_Pass]:
     """Every pass of a question. A prompt is encoded in the file's order; other orders move a token here or there."""
     lm = blueprint.lm
     reuses = keeps_every_key(lm.model)
-    prompt = (
-        length_matched(question.prompt, lm.tokenizer, options.seed, question.accepted)
-        if options.length_matched
-        else question.prompt
-    )
+    prompt = matched_question(lm, question, options).prompt
     asked = prompt.encode(lm.tokenizer)
     n_answer = options.max_new_tokens
     if question.answer is not None:

@@ -216,7 +216,7 @@ def study_of_model(
 
     The questions are those of :func:`fitted_questions`.
     """
-    own_orders = {q.number: _orders(q, options) for q in questions}
+    own_orders = {q.number: question_orders(q, options) for q in questions}
     if out is None:
         with tempfile.TemporaryDirectory(prefix="attnprobe-study-") as temporary:
             folder = StudyFolder.open(Path(temporary), lm.source.name, keep_runs=0)
@@ -243,7 +243,7 @@ def fitted_questions(lm: LanguageModel, questions: Sequence[Question], options: 
     if "effects" in options.extras and has_recurrent_layers(lm.model):
         raise InputError(f"{type(lm.model).__name__} has recurrent layers, from which no document can be hidden; leave "
                          "the extra effects out")  # fmt: skip
-    fitted = [_matched(lm, question, options) for question in questions]
+    fitted = [matched_question(lm, question, options) for question in questions]
     for question in fitted:
         _check_question(lm, question, options)
     return fitted
@@ -290,14 +290,21 @@ def check_extras(lm: LanguageModel, question: Question, options: StudyOptions, o
         ) from error
 
 
-def _matched(lm: LanguageModel, question: Question, options: StudyOptions) -> Question:
+def matched_question(lm: LanguageModel, question: Question, options: StudyOptions) -> Question:
+    """The question with its documents filled up to one length, where the options ask for that."""
     if not options.length_matched:
         return question
     return replace(question, prompt=length_matched(question.prompt, lm.tokenizer, options.seed, question.accepted))
 
 
-def _orders(question: Question, options: StudyOptions) -> tuple[Order, ...]:
-    """The question's orders; each question has base orders of its own."""
+def question_orders(question: Question, options: StudyOptions) -> tuple[Order, ...]:
+    """The question's orders; each question has base orders of its own.
+
+    Raises
+    ------
+    InputError
+        The insertion design, where not one document is known to hold the answer.
+    """
     if options.design == "insertion" and question.gold is None:
         raise InputError(
             f"question {question.id!r}: the insertion design moves the document that holds the answer, and none or "

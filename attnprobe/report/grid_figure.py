@@ -12,6 +12,9 @@ from attnprobe.report.figure_axes import LINE, number_ticks
 from attnprobe.report.figure_text import text_width
 from attnprobe.report.style import GREY, SMALL, WIDTHS, Width, new_figure
 
+NAME_ROOM: dict[Width, float] = {"column": 0.95, "page": 2.0}
+"""Inches for the name of a row, by the width of the figure."""
+
 _CELL, _LOWEST, _HIGHEST = 0.16, 1.3, 4.2  # inches: a row of cells, and a whole grid at least and at most
 
 

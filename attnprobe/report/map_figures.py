@@ -13,13 +13,12 @@ from attnprobe.norms import selected_rows
 from attnprobe.report.drawn import Source, about_layers, about_runs, facts_of
 from attnprobe.report.figure_axes import document_labels
 from attnprobe.report.figure_text import token_label
-from attnprobe.report.grid_figure import Axis, grid_figure
+from attnprobe.report.grid_figure import NAME_ROOM, Axis, grid_figure
 from attnprobe.report.shares import Shares, shares_of
 from attnprobe.report.style import Width, say_around, styled
 from attnprobe.run import Run
 
 _SHARE = "share of the documents' mass (%)"
-_NAMES = {"column": 0.95, "page": 2.0}  # inches for a name
 
 
 @styled
@@ -91,7 +90,7 @@ def head_figure(source: Source, *, layers: Layers = None, width: Width = "column
 
 
 def _documents(names: Sequence[str] | None, n: int, width: Width) -> Axis:
-    named = document_labels(names, n, _NAMES[width])
+    named = document_labels(names, n, NAME_ROOM[width])
     return Axis("document", range(n), named, " (0 = first)")
 
 

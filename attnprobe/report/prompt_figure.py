@@ -10,13 +10,12 @@ from attnprobe.curve import Layers, choose_heads
 from attnprobe.errors import InputError
 from attnprobe.report.drawn import about_layers, about_runs, facts_of
 from attnprobe.report.figure_text import label
-from attnprobe.report.grid_figure import Axis, grid_figure
+from attnprobe.report.grid_figure import NAME_ROOM, Axis, grid_figure
 from attnprobe.report.style import SMALL, Width, say_around, styled
 from attnprobe.run import Run
-from attnprobe.spans import Span
+from attnprobe.spans import Span, is_secondary
 
 _KINDS = {"template": "template", "marker": "markers", "learned_sink": "learned sink"}
-_ROOM = {"column": 0.95, "page": 2.0}  # inches for a name
 
 
 @styled
@@ -78,12 +77,12 @@ def _rows(spans: tuple[Span, ...], width: Width) -> tuple[list[str], list[list[i
         if span.kind == "answer":
             continue
         if span.kind == "document":
-            drawn = label(span.name, _ROOM[width] - 0.15, SMALL)
+            drawn = label(span.name, NAME_ROOM[width] - 0.15, SMALL)
             name = f"document {span.document}" if drawn in (None, str(span.document)) else f"{span.document}: {drawn}"
         elif span.kind == "other":
-            name = label(span.name, _ROOM[width], SMALL) or f"span {i}"
+            name = label(span.name, NAME_ROOM[width], SMALL) or f"span {i}"
         elif span.kind == "sink":
-            name = "first token" if span.name == "sink" else "secondary sinks"
+            name = "secondary sinks" if is_secondary(span) else "first token"
         else:
             name = _KINDS.get(span.kind, span.kind)
         key = i if span.kind in ("document", "other") else name

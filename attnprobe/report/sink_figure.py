@@ -10,6 +10,7 @@ from attnprobe.report.drawn import Source, about_runs, about_study, runs_of
 from attnprobe.report.figure_axes import legend_above, number_ticks
 from attnprobe.report.style import BLUE, ORANGE, SKY, WIDTHS, Width, new_figure, say_around, styled
 from attnprobe.run import Run
+from attnprobe.spans import is_secondary
 from attnprobe.study import Study
 from attnprobe.study_cells import ASKED, KINDS
 
@@ -77,6 +78,6 @@ def _sinks(run: Run) -> np.ndarray:
     sums = np.zeros((len(run.layers), len(_SINKS)))
     for number, span in enumerate(run.spans):
         if span.kind in ("sink", "learned_sink"):
-            kind = "secondary_sink" if span.kind == "sink" and span.name != "sink" else span.kind
+            kind = "secondary_sink" if is_secondary(span) else span.kind
             sums[:, _SINKS.index(kind)] += mass[:, number]
     return sums
