@@ -23,6 +23,7 @@ from attnprobe.cli_options import (
     Answers,
     AttnImplementation,
     BatchSize,
+    BeyondWindow,
     DeviceMap,
     Dtype,
     Force,
@@ -39,6 +40,7 @@ from attnprobe.cli_options import (
     Quiet,
     Revision,
     Rope,
+    Rows,
     Template,
     TrustRemoteCode,
     chunk_tokens,
@@ -96,10 +98,7 @@ def measure(
     out: Annotated[Path, typer.Option(help="Folder for runs/, curve.csv and manifest.json; a second call resumes.")],
     answers: Answers = "generate",
     max_new_tokens: MaxNewTokens = 64,
-    rows: Annotated[
-        Literal["predicting", "answer"],
-        typer.Option(help="Query rows averaged: those that predict the answer's tokens, or the answer's own."),
-    ] = "predicting",
+    rows: Rows = "predicting",
     norm: Annotated[
         Literal["share", "log_share", "mass", "density", "advantage"],
         typer.Option(
@@ -130,9 +129,7 @@ def measure(
     strict: Annotated[
         bool, typer.Option("--strict", help="Refuse tokens that straddle spans and control tokens in texts.")
     ] = False,
-    beyond_window: Annotated[
-        bool, typer.Option("--beyond-window", help="Allow prompts longer than the model was made for.")
-    ] = False,
+    beyond_window: BeyondWindow = False,
     no_rows: NoRows = False,
     extras: Annotated[
         str,

@@ -9,6 +9,7 @@ import typer
 
 from attnprobe.cli_options import (
     AttnImplementation,
+    BeyondWindow,
     DeviceMap,
     Dtype,
     Json,
@@ -61,9 +62,7 @@ def heads(
     no_sinks: Annotated[
         bool, typer.Option("--no-sinks", help="Do not look for secondary sinks: half the time, first token only.")
     ] = False,
-    beyond_window: Annotated[
-        bool, typer.Option("--beyond-window", help="Allow prompts longer than the model was made for.")
-    ] = False,
+    beyond_window: BeyondWindow = False,
     layout: Layout = "question_last",
     markers: Markers = "xml",
     template: Template = "auto",

@@ -11,6 +11,7 @@ from attnprobe.cli_input import given_file
 from attnprobe.cli_options import (
     Answers,
     AttnImplementation,
+    BeyondWindow,
     DeviceMap,
     Dtype,
     Format,
@@ -65,9 +66,7 @@ def heatmap(
     markers: Markers = "xml",
     template: Template = "auto",
     prefill_chunk: PrefillChunk = "auto",
-    beyond_window: Annotated[
-        bool, typer.Option("--beyond-window", help="Allow prompts longer than the model was made for.")
-    ] = False,
+    beyond_window: BeyondWindow = False,
     dtype: Dtype = None,
     device_map: DeviceMap = None,
     attn_implementation: AttnImplementation = None,

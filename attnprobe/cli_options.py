@@ -50,6 +50,13 @@ Answers = Annotated[
 MaxNewTokens = Annotated[int, typer.Option(min=1, help="Longest answer to generate, tokens.")]
 BatchSize = Annotated[int, typer.Option(min=1, help="Prompts run together.")]
 PrefillChunk = Annotated[str, typer.Option(help="Tokens of the prompt fed at a time: a number, none (all), or auto.")]
+BeyondWindow = Annotated[
+    bool, typer.Option("--beyond-window", help="Allow prompts longer than the model was made for.")
+]
+Rows = Annotated[
+    Literal["predicting", "answer"],
+    typer.Option(help="Query rows averaged: those that predict the answer's tokens, or the answer's own."),
+]
 NoRows = Annotated[bool, typer.Option("--no-rows", help="Keep means over rows only; smaller files.")]
 Json = Annotated[bool, typer.Option("--json", help="Print results as JSON on standard output.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No messages or progress on standard error.")]

@@ -9,6 +9,7 @@ import typer
 
 from attnprobe.cli_options import (
     AttnImplementation,
+    BeyondWindow,
     DeviceMap,
     Dtype,
     Json,
@@ -18,6 +19,7 @@ from attnprobe.cli_options import (
     Quiet,
     Revision,
     Rope,
+    Rows,
     Template,
     TrustRemoteCode,
     kept_bytes,
@@ -68,15 +70,10 @@ def study(
     extras: Annotated[
         str, typer.Option(help="More to measure: distance, values, effects (of hiding each document).")
     ] = "",
-    rows: Annotated[
-        Literal["predicting", "answer"],
-        typer.Option(help="Query rows averaged: those that predict the answer's tokens, or the answer's own."),
-    ] = "predicting",
+    rows: Rows = "predicting",
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer to generate, tokens.")] = 32,
     keep_runs: Annotated[str, typer.Option(help="Whole run files to keep, as a size.")] = "2 GB",
-    beyond_window: Annotated[
-        bool, typer.Option("--beyond-window", help="Allow prompts longer than the model was made for.")
-    ] = False,
+    beyond_window: BeyondWindow = False,
     layout: Layout = "question_last",
     markers: Markers = "xml",
     template: Template = "auto",
