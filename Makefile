@@ -51,7 +51,7 @@ triton-floor: $(VENV)/triton-floor/.installed ## the Triton kernels' tests and m
 	$(TEST_ENV) PYTHONPATH=$(VENV)/triton-floor $(PY) $(PYTEST) $(wildcard tests/kernels/test_triton_*.py) $(ARGS)
 	PYTHONPATH=$(VENV)/triton-floor:kernels $(PY) -m attnprobe_kernels.targets --target sm_90
 
-targets: setup ## compile every kernel variant for six GPU targets, without a GPU (about ten minutes)
+targets: setup ## compile every kernel variant for seven GPU targets, without a GPU (about ten minutes)
 	PYTHONPATH=kernels $(PY) -m attnprobe_kernels.targets --all $(ARGS)
 
 validate: setup ## simulated studies of known truth: coverage and false alarms in 5000 repetitions (a minute)

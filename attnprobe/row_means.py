@@ -6,22 +6,19 @@ They are reduced in the calls that the prompt is fed in, some rows at a time.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from attnprobe.extras import span_masses
-from attnprobe.reduction import with_sink
 from attnprobe.row_block import RowBlock, SampleSpans
-from attnprobe_kernels import Segments, span_lse
+from attnprobe_kernels import Segments, prefill_map
 
 MAX_BLOCKS = 64
 """Blocks that a prompt's rows are averaged over, at most."""
-_MAX_ROWS = 512
-_NUMBERS = 2**24
-"""Rows at a time have no more log-sum-exps than this: 64 MiB."""
+_MASK_NUMBERS = 2**26
+"""Rows at a time have no more numbers of a mask than this."""
 
 
 def prompt_edges(n_prompt: int) -> tuple[int, ...]:
@@ -49,19 +46,15 @@ def stretches(samples: Sequence[SampleSpans], extras: Collection[str]) -> dict[s
     return found
 
 
-def rows_at_a_time(n_samples: int, n_heads: int, n_spans: int) -> int:
-    """How many rows to reduce at once, so that memory does not depend on how many there are."""
-    return max(1, min(_MAX_ROWS, _NUMBERS // (n_samples * n_heads * n_spans)))
+def rows_at_a_time(n_samples: int, n_columns: int, mask: Any, bias: Tensor | None) -> int:
+    """How many rows of a call to reduce at once.
 
-
-def _weights(samples: Sequence[SampleSpans], extra: str, slots: np.ndarray) -> np.ndarray:
-    """Weight of each row in the mean of each of its sample's stretches, float32 ``[B, A, stretch]``."""
-    edges = [_edges(sample, extra) for sample in samples]
-    weights = np.zeros((len(samples), len(slots), max(map(len, edges)) - 1), dtype=np.float32)
-    for number, own in enumerate(edges):
-        for stretch, (start, stop) in enumerate(pairwise(own)):
-            weights[number, (slots >= start) & (slots < stop), stretch] = 1.0 / (stop - start)
-    return weights
+    What a mask or a bias says of rows is copied, and copies must not grow with the square of a prompt's length.
+    """
+    if bias is None and (mask is None or (isinstance(mask, Tensor) and mask.ndim == 2)):
+        return n_columns  # no call has more rows
+    n_heads = max([1, *(given.shape[1] for given in (mask, bias) if isinstance(given, Tensor) and given.ndim == 4)])
+    return max(1, _MASK_NUMBERS // (n_samples * n_heads * n_columns))
 
 
 def mean_masses(
@@ -87,9 +80,16 @@ def mean_masses(
     extra
         ``question`` or ``prompt``.
     backend
-        Of :func:`attnprobe_kernels.span_lse`.
+        Of :func:`attnprobe_kernels.prefill_map`.
     """
-    lse = span_lse(block.query, block.key, tables, backend=backend, **block.arguments())
-    masses = span_masses(with_sink(sink, lse)).float()
-    weights = torch.from_numpy(_weights(samples, extra, block.slots)).to(masses.device)
-    return torch.einsum("bhas,ban->bhns", masses, weights)
+    first, stop = int(block.slots[0]), int(block.slots[-1]) + 1
+    whole = [np.array(_edges(sample, extra) or (first, first)) for sample in samples]
+    here = [(own.clip(first, stop) - first).tolist() for own in whole]
+    sinks = None if sink is None else sink.reshape(-1).to(block.query.device)
+    means = prefill_map(
+        block.query, block.key, tables, edges=here, sinks=sinks, backend=backend, **block.arguments()
+    ).float()
+    for mean, own, rows in zip(means, whole, here, strict=True):
+        part = torch.from_numpy(np.diff(rows) / np.diff(own).clip(1)).to(mean)  # of each stretch's rows
+        mean[:, : len(part)] *= part[:, None]
+    return means

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from typing import SupportsIndex
 
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor
 
 from attnprobe_kernels.backends import choose
-from attnprobe_kernels.rows import check_devices, check_rows, check_segments
+from attnprobe_kernels.rows import check_blocks, check_devices, check_rows, check_segments, check_tensors
 from attnprobe_kernels.segments import Segments
 from attnprobe_kernels.shapes import Float, Shaped
 from attnprobe_kernels.spans import SpanTop
@@ -58,10 +57,12 @@ def span_lse(
         A learned sink's logit per query head: appended as one more span, the last.
     key_bias
         Added to the logits after the softcap, natural log; at most half the dtype's minimum (so ``-inf``) means unseen.
+        A key that it alone hides needs a span as any other: whether rows see none but owned keys is judged without it.
     alibi_slopes
         Adds ``slope * (column - the row's own column)``.
     visible
-        int32 intervals ``[lo, hi)`` of columns per sample and row; replaces ``q_start`` and ``window``.
+        Integer intervals ``[lo, hi)`` of columns per sample and row, as a numpy array or a tensor on the CPU or beside
+        q; replaces ``q_start`` and ``window``.
     mask
         For visibility that is no interval: bool (True = seen), or float added to the logits, where at most half the
         dtype's minimum means unseen. Applies beside ``visible`` when both are given, else alone.
@@ -81,7 +82,8 @@ def span_lse(
     Raises
     ------
     ValueError
-        Shapes that do not fit, segments that do not cover the keys, an unknown backend.
+        Shapes that do not fit, segments that do not cover the keys, a row that sees a key of no span (intervals and
+        masks that are on a device are not looked at, since that would wait for it), an unknown backend.
     """
     args = check_rows(
         q,
@@ -131,7 +133,8 @@ def span_top(
     -------
     :class:`SpanTop`: ``lse`` and ``top_logit`` float32 (float64 from ``naive``), ``top_key`` int32, each
     ``[B, Hq, A, S]``. With ``sinks`` the last column is the learned sink: its logit, and no key (-1). Logits that
-    differ by less than float32 can tell may give another key of (nearly) the same logit on another backend.
+    differ by less than float32 can tell may give another key of (nearly) the same logit on another backend; so may
+    exact ties where logits have a bias or ALiBi, which ``triton`` adds in base 2, rounded anew.
 
     Raises
     ------
@@ -217,6 +220,7 @@ def column_mass(
         sinks=sinks,
         allow_tf32=allow_tf32,
     )
+    check_tensors(lse_total=lse_total)
     check_devices(q, lse_total=lse_total)
     if lse_total.shape != q.shape[:3]:
         raise ValueError(f"lse_total must be [B, Hq, A] = {tuple(q.shape[:3])}, got {tuple(lse_total.shape)}")
@@ -224,10 +228,8 @@ def column_mass(
         raise ValueError(f"lse_total must hold floats, got {lse_total.dtype}")
     if not q.shape[2]:
         raise ValueError("q holds no rows, and column_mass is a mean over rows")
-    if sinks is not None:
-        lse_total = torch.logaddexp(lse_total, sinks.to(lse_total)[None, :, None])
     with torch.autocast(q.device.type, enabled=False):
-        return choose(backend, args).column_mass(args, lse_total)
+        return choose(backend, args).column_mass(args, lse_total, sinks)
 
 
 @torch.no_grad()
@@ -236,7 +238,8 @@ def prefill_map(
     k: Float[Tensor, "B Hkv N D"],
     segments: Segments | Sequence[Segments],
     *,
-    block: SupportsIndex = 128,
+    block: SupportsIndex | None = None,
+    edges: Sequence[Sequence[int]] | None = None,
     scale: float | None = None,
     q_start: int | None = None,
     window: int | None = None,
@@ -256,25 +259,23 @@ def prefill_map(
     q, k, segments, scale, q_start, window, softcap, sinks, key_bias, alibi_slopes, visible, mask, allow_tf32, backend
         As in :func:`span_lse`; q holds all rows of the prompt, or any run of them.
     block
-        Rows a block; the last block may hold fewer.
+        Rows a block, default 128; the last block may hold fewer.
+    edges
+        Instead of ``block``, a list a sample of the rows at which its own blocks begin, ascending, and of the last
+        one's end. Rows before the first and after the last are in none; a block may have no rows.
 
     Returns
     -------
-    float32 ``[B, Hq, ceil(A / block), S]`` (float64 from ``naive``), one more column for the sink with ``sinks``. A
-    row that sees nothing counts: without ``sinks`` it has no mass, so a block's masses sum to the part of its rows that
-    see something; with them the sink takes all of it. A row that sees a nan makes its whole block nan.
+    float32 ``[B, Hq, R, S]`` (float64 from ``naive``), one more column for the sink with ``sinks``; R is
+    ``ceil(A / block)``, or the largest number of blocks over the samples. A row that sees nothing counts: without
+    ``sinks`` it has no mass, so a block's masses sum to the part of its rows that see something; with them the sink
+    takes all of it. A row that sees a nan makes its whole block nan. A block of no rows has no mass.
 
     Raises
     ------
     ValueError
-        As in :func:`span_lse`; ``block`` is not positive.
+        As in :func:`span_lse`; ``block`` is not positive, ``edges`` do not ascend or are not among the rows.
     """
-    try:
-        n_rows = operator.index(block)
-    except TypeError:
-        raise ValueError(f"block must be a whole number of rows, got {block!r}") from None
-    if n_rows < 1:
-        raise ValueError(f"block must be at least one row, got {n_rows}")
     args = check_rows(
         q,
         k,
@@ -289,7 +290,6 @@ def prefill_map(
         sinks=sinks,
         allow_tf32=allow_tf32,
     )
-    tables = check_segments(args, segments)
-    n_rows = min(n_rows, max(q.shape[2], 1))  # a number that kernels can hold
+    tables, blocks = check_segments(args, segments), check_blocks(args, block, edges)
     with torch.autocast(q.device.type, enabled=False):
-        return choose(backend, args).prefill_map(args, tables, n_rows, sinks)
+        return choose(backend, args).prefill_map(args, tables, blocks, sinks)

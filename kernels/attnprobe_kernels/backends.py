@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import importlib
-import os
+import warnings
+from functools import cache
 from importlib.util import find_spec
 from typing import Literal, Protocol, get_args
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from attnprobe_kernels.rows import RowArguments
 from attnprobe_kernels.segments import Segments
 from attnprobe_kernels.spans import SpanTop
-from attnprobe_kernels.tiles import MAX_FLOAT32_HEAD_DIM_AMD, MAX_FLOAT32_HEAD_DIM_WIDE, MAX_HEAD_DIM, MAX_TILE
+from attnprobe_kernels.tiles import MAX_FLOAT32_HEAD_DIM_AMD, MAX_HEAD_DIM, MAX_HEAD_DIM_WIDE, MAX_TILE
 
 BackendName = Literal["auto", "triton", "chunked", "naive"]
 BACKENDS: tuple[str, ...] = get_args(BackendName)
@@ -35,11 +37,13 @@ class Backend(Protocol):
     def span_top(self, args: RowArguments, segments: list[Segments], sinks: Tensor | None, /) -> SpanTop:
         """Log-sum-exp, largest logit and its column, of spans, each ``[B, Hq, A, S]``; then the sink's."""
 
-    def column_mass(self, args: RowArguments, lse_total: Tensor, /) -> Tensor:
-        """Mean mass of keys ``[B, Hq, N]``."""
+    def column_mass(self, args: RowArguments, lse_total: Tensor, sinks: Tensor | None, /) -> Tensor:
+        """Mean mass of keys ``[B, Hq, N]``; sinks are to be added to the totals."""
 
-    def prefill_map(self, args: RowArguments, segments: list[Segments], block: int, sinks: Tensor | None, /) -> Tensor:
-        """Mean span mass of blocks of rows ``[B, Hq, ceil(A / block), S]``."""
+    def prefill_map(
+        self, args: RowArguments, segments: list[Segments], edges: np.ndarray, sinks: Tensor | None, /
+    ) -> Tensor:
+        """Mean span mass ``[B, Hq, R, S]``, then the sink's: block r of sample b is rows ``edges[b, r : r + 2]``."""
 
 
 def choose(backend: str, args: RowArguments) -> Backend:
@@ -68,6 +72,28 @@ def wide_offsets(args: RowArguments) -> bool:
     return any(MAX_TILE * x.stride(2) + x.shape[3] * x.stride(3) >= 2**31 for x in (args.q, args.k))
 
 
+@cache
+def import_fault() -> str | None:
+    """What importing the Triton kernels ends with, an installed triton given; ``None`` if they are there.
+
+    Warns of it, once: ``auto`` goes on without them.
+    """
+    try:
+        importlib.import_module("attnprobe_kernels.triton_backend")
+    except Exception as error:  # a broken installation may raise anything
+        fault = f"{type(error).__name__}: {error}"
+        warnings.warn(f'the Triton kernels cannot be used, and "auto" takes "chunked": {fault}', stacklevel=2)
+        return fault
+    return None
+
+
+def interpreted() -> bool:
+    """Whether Triton runs its interpreter, as it reads TRITON_INTERPRET itself."""
+    import triton
+
+    return bool(triton.knobs.runtime.interpret)
+
+
 def triton_refusal(args: RowArguments) -> str | None:
     """Why the Triton kernels cannot take these arguments; ``None`` if they can."""
     if args.mask is not None:
@@ -78,16 +104,19 @@ def triton_refusal(args: RowArguments) -> str | None:
         return f"takes head dimensions up to {MAX_HEAD_DIM}, got {args.q.shape[3]}"
     if torch.version.hip and args.q.dtype == torch.float32 and args.q.shape[3] > MAX_FLOAT32_HEAD_DIM_AMD:
         return f"takes float32 head dimensions up to {MAX_FLOAT32_HEAD_DIM_AMD} on AMD devices, got {args.q.shape[3]}"
-    if args.q.dtype == torch.float32 and args.q.shape[3] > MAX_FLOAT32_HEAD_DIM_WIDE and wide_offsets(args):
+    if args.q.shape[3] > MAX_HEAD_DIM_WIDE and wide_offsets(args):
         return (
-            f"takes float32 head dimensions up to {MAX_FLOAT32_HEAD_DIM_WIDE} where 128 rows or keys of one head span "
-            f"2 ** 31 elements, got {args.q.shape[3]}"
+            f"takes head dimensions up to {MAX_HEAD_DIM_WIDE} where 128 rows or keys of one head span 2 ** 31 "
+            f"elements, got {args.q.shape[3]}"
         )
     if args.softcap is not None and args.softcap > MAX_SOFTCAP:
         return f"takes softcaps up to {MAX_SOFTCAP:g}, beyond which its tanh is too coarse, got {args.softcap:g}"
     if find_spec("triton") is None:
         return "needs the package triton, which is not installed"
-    if not args.q.is_cuda and os.environ.get("TRITON_INTERPRET", "0") in ("", "0"):
+    fault = import_fault()
+    if fault is not None:
+        return f"needs the package triton, which cannot be used here: {fault}"
+    if not args.q.is_cuda and not interpreted():
         return f"needs a CUDA or ROCm device, the tensors are on {args.q.device}"
     if args.q.is_cuda and torch.version.hip is None:
         capability = torch.cuda.get_device_capability(args.q.device)

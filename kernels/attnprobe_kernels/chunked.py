@@ -14,13 +14,15 @@ from torch import Tensor
 
 from attnprobe_kernels.rows import RowArguments, unseen
 from attnprobe_kernels.segments import HIDDEN, Segments
-from attnprobe_kernels.spans import SpanTop, settle, top_with_sinks, with_sinks
+from attnprobe_kernels.spans import SpanTop, settle, top_with_sinks, totals_with_sinks, with_sinks
 
 BLOCK_BYTES = 8 * 2**20
 """Bound on one block of float32 logits: small enough to stay in a CPU's cache between the product and its reduction."""
 
 MAX_ROWS = 512
-"""Rows of ``prefill_map`` at a time."""
+"""Rows of ``prefill_map`` at a time, at most."""
+MAX_NUMBERS = 2**24
+"""Log-sum-exps of rows of ``prefill_map`` at a time, at most, unless one row has more."""
 MAX_PIECES = 64
 """Log-sum-exps of one span that are kept before they are added up."""
 
@@ -140,13 +142,14 @@ def span_top(args: RowArguments, segments: list[Segments], sinks: Tensor | None)
     return top_with_sinks(settle(*(x.permute(1, 2, 3, 0) for x in (out, top, key))), sinks)
 
 
-def column_mass(args: RowArguments, lse_total: Tensor) -> Tensor:
+def column_mass(args: RowArguments, lse_total: Tensor, sinks: Tensor | None) -> Tensor:
     """Mean over rows of each key's share of exp(lse_total), float32 ``[B, Hq, N]``; a row that sees nothing adds 0."""
     n_samples, n_q_heads = args.q.shape[:2]
     out = args.q.new_zeros((n_samples, n_q_heads, args.k.shape[2]), dtype=torch.float32)
+    lse_total = totals_with_sinks(lse_total.float(), sinks)
     for sample in range(n_samples):
         for start, stop, z in _sample_logits(args, sample):
-            total = lse_total[sample].float().reshape(*z.shape[:3], 1)
+            total = lse_total[sample].reshape(*z.shape[:3], 1)
             # A row without weight has a total of -inf and adds nothing; a total of nan counts for what the row sees.
             share = torch.exp(z - total.masked_fill(total == float("-inf"), float("inf")))
             share.masked_fill_(z == float("-inf"), 0.0)
@@ -154,16 +157,21 @@ def column_mass(args: RowArguments, lse_total: Tensor) -> Tensor:
     return out
 
 
-def prefill_map(args: RowArguments, segments: list[Segments], block: int, sinks: Tensor | None) -> Tensor:
-    """Mean over every ``block`` rows of each span's mass, float32 ``[B, Hq, ceil(A / block), S]``, then the sink's."""
-    n_samples, n_q_heads, n_rows, _ = args.q.shape
+def prefill_map(args: RowArguments, segments: list[Segments], edges: np.ndarray, sinks: Tensor | None) -> Tensor:
+    """Mean over each block of rows of each span's mass, float32 ``[B, Hq, R, S]``, then the sink's; 0 of no rows."""
+    n_samples, n_q_heads = args.q.shape[:2]
     n_columns = max(table.n_spans for table in segments) + (sinks is not None)
-    out = args.q.new_zeros((n_samples, n_q_heads, -(-n_rows // block), n_columns), dtype=torch.float32)
-    for index in range(out.shape[2]):
-        stop = min((index + 1) * block, n_rows)
-        for start in range(index * block, stop, MAX_ROWS):
-            lse = span_lse(args.rows(start, min(start + MAX_ROWS, stop)), segments, sinks)
-            nothing = (lse == float("-inf")).all(dim=-1, keepdim=True)  # such a row has no mass
-            out[:, :, index] += torch.softmax(lse, dim=-1).masked_fill(nothing, 0.0).sum(dim=2)
-        out[:, :, index] /= stop - index * block
-    return out
+    out = args.q.new_zeros((n_samples, n_q_heads, edges.shape[1] - 1, n_columns), dtype=torch.float32)
+    step = max(1, min(MAX_ROWS, MAX_NUMBERS // max(1, n_samples * n_q_heads * n_columns)))
+    first, last = int(edges[:, 0].min()), int(edges[:, -1].max())
+    for start in range(first, last, step):
+        stop = min(start + step, last)
+        lse = span_lse(args.rows(start, stop), segments, sinks)
+        nothing = (lse == float("-inf")).all(dim=-1, keepdim=True)  # such a row has no mass
+        mass = torch.softmax(lse, dim=-1).masked_fill(nothing, 0.0)
+        inside = edges.clip(start, stop) - start
+        for sample, index in np.argwhere(np.diff(inside) > 0).tolist():
+            rows = slice(*inside[sample, index : index + 2].tolist())
+            out[sample, :, index] += mass[sample, :, rows].sum(dim=1)
+    lengths = torch.from_numpy(np.diff(edges).clip(1)).to(out.device)  # [B, R]
+    return out / lengths[:, None, :, None]

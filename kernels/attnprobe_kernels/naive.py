@@ -5,12 +5,15 @@ Memory is A x N a head, so this is for tests and small inputs only.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
+import numpy as np
 import torch
 from torch import Tensor
 
 from attnprobe_kernels.rows import RowArguments, unseen
 from attnprobe_kernels.segments import HIDDEN, Segments
-from attnprobe_kernels.spans import SpanTop, settle, top_with_sinks, with_sinks
+from attnprobe_kernels.spans import SpanTop, settle, top_with_sinks, totals_with_sinks, with_sinks
 
 
 def logits(args: RowArguments) -> Tensor:
@@ -21,7 +24,7 @@ def logits(args: RowArguments) -> Tensor:
     if args.softcap is not None:
         z = args.softcap * torch.tanh(z / args.softcap)
     columns = torch.arange(k.shape[2], device=z.device)
-    visible = args.visible_on_device()[:, None]  # [B, 1, A, 2]
+    visible = args.visible_on_device().long()[:, None]  # [B, 1, A, 2]
     lo, hi = visible[..., :1], visible[..., 1:]  # [B, 1, A, 1]
     if args.alibi_slopes is not None:
         z = z + args.alibi_slopes.double()[None, :, None, None] * (columns - (hi - 1))
@@ -38,7 +41,9 @@ def logits(args: RowArguments) -> Tensor:
 
 def _owners(table: Segments, device: torch.device) -> Tensor:
     """Owning span of every key ``[N]``."""
-    starts, stops, owners = (torch.as_tensor(x, device=device) for x in (table.starts, table.stops, table.owners))
+    starts, stops, owners = (
+        torch.tensor(x, dtype=torch.int64, device=device) for x in (table.starts, table.stops, table.owners)
+    )
     return owners.repeat_interleave(stops - starts)
 
 
@@ -71,15 +76,28 @@ def span_top(args: RowArguments, segments: list[Segments], sinks: Tensor | None)
     return top_with_sinks(settle(lse, top, key), sinks)
 
 
-def column_mass(args: RowArguments, lse_total: Tensor) -> Tensor:
+def column_mass(args: RowArguments, lse_total: Tensor, sinks: Tensor | None) -> Tensor:
     """Mean over rows of each key's share of exp(lse_total), float64 ``[B, Hq, N]``; a row that sees nothing adds 0."""
     z = logits(args)
-    total = lse_total.double().masked_fill(lse_total == float("-inf"), float("inf"))[..., None]
+    total = totals_with_sinks(lse_total.double(), sinks)
+    total = total.masked_fill(total == float("-inf"), float("inf"))[..., None]
     return torch.exp(z - total).masked_fill(z == float("-inf"), 0.0).mean(dim=2)
 
 
-def prefill_map(args: RowArguments, segments: list[Segments], block: int, sinks: Tensor | None) -> Tensor:
-    """Mean over every ``block`` rows of each span's mass, float64 ``[B, Hq, ceil(A / block), S]``, then the sink's."""
+def prefill_map(args: RowArguments, segments: list[Segments], edges: np.ndarray, sinks: Tensor | None) -> Tensor:
+    """Mean over each block of rows of each span's mass, float64 ``[B, Hq, R, S]``, then the sink's; 0 of no rows."""
+    n_columns = max(table.n_spans for table in segments) + (sinks is not None)
+    means = args.q.new_zeros((*args.q.shape[:2], edges.shape[1] - 1, n_columns), dtype=torch.float64)
+    for sample, own in enumerate(edges.tolist()):
+        for index, (start, stop) in enumerate(pairwise(own)):
+            if stop > start:
+                masses = _row_masses(args.rows(start, stop), segments, sinks)  # [B, Hq, rows, S]
+                means[sample, :, index] = masses[sample].mean(dim=1)
+    return means
+
+
+def _row_masses(args: RowArguments, segments: list[Segments], sinks: Tensor | None) -> Tensor:
+    """Each span's mass in each row, float64 ``[B, Hq, A, S]``, then the sink's."""
     z = logits(args)
     z = with_sinks(z, sinks)
     mass = torch.softmax(z, dim=-1)
@@ -93,8 +111,4 @@ def prefill_map(args: RowArguments, segments: list[Segments], block: int, sinks:
     if sinks is not None:
         out[..., n_spans] = mass[..., -1]
     # A row that sees a nan has no shares at all, not even of a span without keys.
-    out = out.masked_fill(mass.isnan().any(dim=-1, keepdim=True), float("nan"))
-    means = out.new_empty((*out.shape[:2], -(-out.shape[2] // block), out.shape[3]))
-    for index in range(means.shape[2]):
-        means[:, :, index] = out[:, :, index * block : (index + 1) * block].mean(dim=2)
-    return means
+    return out.masked_fill(mass.isnan().any(dim=-1, keepdim=True), float("nan"))

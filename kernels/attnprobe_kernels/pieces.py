@@ -13,16 +13,16 @@ from attnprobe_kernels.uploads import upload_once
 
 @dataclass(frozen=True)
 class PieceTable:
-    """Pieces in the order of their rows.
+    """Pieces, sample after sample, in the order of their rows; a block has at least one, if of no rows.
 
     Parameters
     ----------
     pieces
-        int32 ``[P, 3]``: first row, end, and the number of rows of the piece's block.
+        int32 ``[P, 3]``: first row, end, and the number of rows of the piece's block (at least 1: it divides).
     tile_edges
-        int32 ``[tiles + 1]``: the pieces of tile t are ``tile_edges[t]`` to the next entry.
+        int32 ``[B * tiles + 1]``: those of sample b and tile t are ``tile_edges[b * tiles + t]`` to the next entry.
     block_edges
-        int32 ``[blocks + 1]``: the same for blocks.
+        int32 ``[B * blocks + 1]``: the same for blocks.
     """
 
     pieces: Tensor
@@ -30,19 +30,32 @@ class PieceTable:
     block_edges: Tensor
 
 
-def cut_rows(n_rows: int, block: int, tile: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The int32 arrays of a :class:`PieceTable`; at most ``tiles + blocks`` pieces."""
-    blocks, tiles = (np.append(np.arange(0, n_rows, step), n_rows) for step in (block, tile))
-    cuts = np.union1d(blocks, tiles)
-    starts, stops = cuts[:-1], cuts[1:]
-    in_block = np.minimum(n_rows - starts // block * block, block)
-    return (
-        np.stack([starts, stops, in_block], axis=1).astype(np.int32),
-        np.searchsorted(cuts, tiles).astype(np.int32),
-        np.searchsorted(cuts, blocks).astype(np.int32),
-    )
+def cut_rows(edges: np.ndarray, n_rows: int, tile: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The int32 arrays of a :class:`PieceTable`: at most ``tiles + blocks`` pieces a sample.
+
+    Parameters
+    ----------
+    edges
+        int32 ``[B, blocks + 1]``, ascending: the rows ``edges[b, r]`` to ``edges[b, r + 1]`` are block r of sample b.
+    n_rows
+        Rows in all, at least one.
+    tile
+        Rows of a tile.
+    """
+    tiles = np.arange(0, n_rows, tile)
+    pieces, in_tiles, in_blocks = [], [], []
+    for own in edges:
+        inner = np.setdiff1d(tiles[(tiles > own[0]) & (tiles < own[-1])], own)
+        cuts = np.sort(np.concatenate([own, inner]))
+        in_block = np.diff(np.searchsorted(inner, own)) + 1  # pieces
+        in_blocks.append(in_block)
+        in_tiles.append(np.bincount(np.minimum(cuts[:-1] // tile, len(tiles) - 1), minlength=len(tiles)))
+        pieces.append(np.stack([cuts[:-1], cuts[1:], np.repeat(np.diff(own).clip(1), in_block)], axis=1))
+    tile_edges, block_edges = (np.cumsum(np.concatenate([[0], *counts])) for counts in (in_tiles, in_blocks))
+    return np.concatenate(pieces).astype(np.int32), tile_edges.astype(np.int32), block_edges.astype(np.int32)
 
 
-def piece_table(n_rows: int, block: int, tile: int, device: torch.device) -> PieceTable:
+def piece_table(edges: np.ndarray, n_rows: int, tile: int, device: torch.device) -> PieceTable:
     """The table on a device, uploaded once a stream: the layers of a model share it."""
-    return PieceTable(*upload_once(("pieces", n_rows, block, tile), lambda: cut_rows(n_rows, block, tile), device))
+    key = ("pieces", edges.tobytes(), edges.shape, n_rows, tile)
+    return PieceTable(*upload_once(key, lambda: cut_rows(edges, n_rows, tile), device))

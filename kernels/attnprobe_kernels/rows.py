@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import operator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import SupportsIndex
 
 import numpy as np
 import torch
@@ -21,7 +24,7 @@ class RowArguments:
 
     q: Tensor
     k: Tensor
-    visible: np.ndarray | Tensor  # int32 [B, A, 2]; a tensor if it was handed over on a device
+    visible: np.ndarray | Tensor  # int32 [B, A, 2]; a tensor of any integers if it was handed over on a device
     scale: float
     softcap: float | None
     key_bias: Tensor | None  # [B, Hq or 1, N], natural log
@@ -43,18 +46,19 @@ class RowArguments:
         return self.visible.cpu().numpy() if isinstance(self.visible, Tensor) else self.visible
 
     def visible_on_device(self) -> Tensor:
-        """Intervals as a contiguous int32 tensor ``[B, A, 2]`` beside q; the same intervals are uploaded once a
-        stream."""
+        """Intervals as a tensor of integers ``[B, A, 2]`` beside q; the same intervals are uploaded once a stream."""
         if isinstance(self.visible, Tensor):
-            return self.visible.contiguous()
+            return self.visible
         visible = self.visible
         key = ("visible", visible.tobytes(), visible.shape)
         return upload_once(key, lambda: (visible.copy(),), self.q.device)[0]
 
 
 def _check_visible(
-    visible: Tensor | np.ndarray, shape: tuple[int, int, int], n_keys: int, device: torch.device
+    visible: Tensor | np.ndarray, shape: tuple[int, int, int], n_keys: int, q: Tensor
 ) -> np.ndarray | Tensor:
+    if not isinstance(visible, Tensor | np.ndarray):
+        raise ValueError(f"visible is {_kind(visible)}; give integers [B, A, 2] as a torch tensor or numpy array")
     if tuple(visible.shape) != shape:
         raise ValueError(f"visible must be [B, A, 2] = {shape}, got {tuple(visible.shape)}")
     if isinstance(visible, Tensor):
@@ -62,7 +66,8 @@ def _check_visible(
             raise ValueError(f"visible must hold integers, got {visible.dtype}")
         if visible.device.type != "cpu":
             # Its values stay unchecked: looking at them would wait for the device in every layer.
-            return visible.to(device, torch.int32)
+            check_devices(q, visible=visible)
+            return visible
     intervals = np.asarray(visible)
     if intervals.dtype.kind not in "iu":
         raise ValueError(f"visible must hold integers, got {intervals.dtype}")
@@ -73,12 +78,23 @@ def _check_visible(
     return np.ascontiguousarray(intervals, dtype=np.int32)
 
 
+def _kind(given: object) -> str:
+    return "None" if given is None else f"a {type(given).__name__}"
+
+
+def check_tensors(**given: Tensor) -> None:
+    """Refuse what is no tensor, by name."""
+    for name, tensor in given.items():
+        if not isinstance(tensor, Tensor):
+            raise ValueError(f"{name} is {_kind(tensor)}; give a torch tensor")
+
+
 def check_devices(q: Tensor, **others: Tensor | None) -> None:
     """Refuse tensors that are not beside q, by name."""
-    for name, tensor in others.items():
-        if tensor is not None and not isinstance(tensor, Tensor):
-            raise ValueError(f"{name} is a {type(tensor).__name__}; give a torch tensor")
-        if tensor is not None and tensor.device != q.device:
+    there = {name: tensor for name, tensor in others.items() if tensor is not None}
+    check_tensors(**there)
+    for name, tensor in there.items():
+        if tensor.device != q.device:
             raise ValueError(f"{name} is on {tensor.device} and q on {q.device}: move {name} to q's device")
 
 
@@ -98,6 +114,7 @@ def check_rows(
     allow_tf32: bool = False,
 ) -> RowArguments:
     """Validate the arguments that the operations share."""
+    check_tensors(q=q, k=k)
     if q.ndim != 4 or k.ndim != 4:
         raise ValueError(f"q and k must be [B, H, tokens, D]; got {tuple(q.shape)} and {tuple(k.shape)}")
     n_samples, n_q_heads, n_rows, head_dim = q.shape
@@ -108,6 +125,10 @@ def check_rows(
     if n_q_heads % k.shape[1]:
         raise ValueError(f"{n_q_heads} query heads cannot share {k.shape[1]} key heads")
     n_keys = k.shape[2]
+    if q.is_meta:
+        raise ValueError("q is on the meta device, which holds no numbers: give tensors with data")
+    if not (q.is_floating_point() and k.is_floating_point()):
+        raise ValueError(f"q and k must hold floats, got {q.dtype} and {k.dtype}")
     check_devices(q, k=k, key_bias=key_bias, alibi_slopes=alibi_slopes, mask=mask, sinks=sinks)
     if scale is not None and not math.isfinite(scale):
         raise ValueError(f"scale must be finite, got {scale}")
@@ -133,7 +154,7 @@ def check_rows(
     if visible is not None:
         if q_start is not None or window is not None:
             raise ValueError("visible replaces q_start and window: give one or the other")
-        intervals = _check_visible(visible, (n_samples, n_rows, 2), n_keys, q.device)
+        intervals = _check_visible(visible, (n_samples, n_rows, 2), n_keys, q)
     elif mask is not None:
         intervals = np.broadcast_to(np.array([0, n_keys], dtype=np.int32), (n_samples, n_rows, 2))
     else:
@@ -156,9 +177,11 @@ def check_rows(
 def check_segments(args: RowArguments, segments: Segments | Sequence[Segments]) -> list[Segments]:
     """One ``Segments`` a sample that covers its keys and owns all that a row sees.
 
-    Intervals on a device are not looked at, since that would wait for it.
+    Intervals and masks on a device are not looked at, since that would wait for it.
     """
     n_samples, n_keys = args.k.shape[0], args.k.shape[2]
+    if not isinstance(segments, Iterable | Segments):
+        raise ValueError(f"segments is {_kind(segments)}; give Segments (Segments.from_bounds(...)), or one a sample")
     listed = [segments] * n_samples if isinstance(segments, Segments) else list(segments)
     for table in listed:
         if not isinstance(table, Segments):
@@ -168,11 +191,56 @@ def check_segments(args: RowArguments, segments: Segments | Sequence[Segments]) 
     for table in listed:
         if table.n_keys != n_keys:
             raise ValueError(f"the segments cover {table.n_keys} keys, k has {n_keys}")
-    if args.mask is None and not isinstance(args.visible, Tensor):
-        for table, rows in zip(listed, args.visible, strict=True):
-            if HIDDEN in table.owners:
-                table.check_owned(rows)
+    if not isinstance(args.visible, Tensor) and (args.mask is None or args.mask.device.type == "cpu"):
+        for sample, table in enumerate(listed):
+            if HIDDEN not in table.owners:
+                continue
+            if args.mask is None:
+                table.check_owned(args.visible[sample])
+            else:
+                _check_mask_owned(table, args.visible[sample], args.mask[sample])
     return listed
+
+
+def _check_mask_owned(table: Segments, visible: np.ndarray, mask: Tensor) -> None:
+    """Refuse a mask ``[Hq or 1, A, N]`` that shows a row a key of no span within its interval ``[A, 2]``."""
+    for start, stop, owner in zip(table.starts, table.stops, table.owners, strict=True):
+        if owner == HIDDEN:
+            columns = np.arange(start, stop)
+            within = (columns >= visible[:, :1]) & (columns < visible[:, 1:])  # [A, keys]
+            seen = within & (~unseen(mask[..., start:stop])).any(dim=0).numpy()
+            if seen.any():
+                row = int(np.flatnonzero(seen.any(axis=1))[0])
+                raise ValueError(f"row {row} sees {int(seen[row].sum())} keys that belong to no span")
+
+
+def check_blocks(args: RowArguments, block: SupportsIndex | None, edges: Sequence[Sequence[int]] | None) -> np.ndarray:
+    """Edges of every sample's blocks of rows, int32 ``[B, R + 1]``; behind its own, blocks of no rows."""
+    n_samples, n_rows = args.q.shape[0], args.q.shape[2]
+    if edges is None:
+        try:
+            step = operator.index(128 if block is None else block)
+        except TypeError:
+            raise ValueError(f"block must be a whole number of rows, got {block!r}") from None
+        if step < 1:
+            raise ValueError(f"block must be at least one row, got {step}")
+        own = np.append(np.arange(0, n_rows, min(step, max(n_rows, 1))), n_rows)
+        return np.broadcast_to(own, (n_samples, len(own))).astype(np.int32)
+    if block is not None:
+        raise ValueError("edges replace block: give one or the other")
+    try:
+        listed = [[operator.index(row) for row in own] for own in edges]
+    except TypeError:
+        raise ValueError(f"edges must be a list of rows for each sample, got {edges!r}") from None
+    if len(listed) != n_samples:
+        raise ValueError(f"{len(listed)} lists of edges for {n_samples} samples")
+    for sample, rows in enumerate(listed):
+        if len(rows) < 2 or not all(a <= b for a, b in pairwise([0, *rows, n_rows])):
+            raise ValueError(
+                f"edges of sample {sample} must be two rows or more from 0 to {n_rows}, in ascending order; got {rows}"
+            )
+    width = max(map(len, listed))
+    return np.array([rows + rows[-1:] * (width - len(rows)) for rows in listed], dtype=np.int32)
 
 
 def unseen(mask: Tensor) -> Tensor:

@@ -35,6 +35,11 @@ def with_sinks(per_span: Tensor, sinks: Tensor | None) -> Tensor:
     return torch.cat([per_span, column], dim=-1)
 
 
+def totals_with_sinks(total: Tensor, sinks: Tensor | None) -> Tensor:
+    """Totals over the keys ``[B, Hq, A]``, with the sink's weight added where there is one."""
+    return total if sinks is None else torch.logaddexp(total, sinks.to(total)[None, :, None])
+
+
 def top_with_sinks(found: SpanTop, sinks: Tensor | None) -> SpanTop:
     """The same of the heaviest keys: a sink is none."""
     if sinks is None:

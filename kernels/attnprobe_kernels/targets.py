@@ -12,12 +12,12 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from attnprobe_kernels.backends import interpreted
 from attnprobe_kernels.tiles import compiler_options
 from attnprobe_kernels.variants import FEATURES, KERNELS, TARGETS, Variant, variants
 
@@ -69,6 +69,7 @@ _FLOATS = {
     "pieces_out",
 }
 _NUMBERS = {"scale", "softcap"}
+_SMALL_STRIDES = {"stride_vb", "stride_va"}  # of intervals, as good as any
 
 
 def compile_variant(variant: Variant) -> Any:
@@ -92,7 +93,8 @@ def compile_variant(variant: Variant) -> Any:
             signature[name] = "*fp32"
         else:
             signature[name] = "fp32" if name in _NUMBERS else "i32"
-        if signature[name].startswith("*") or (name.startswith("stride") and variant.layout == "contiguous"):
+        strided = name.startswith("stride") and name not in _SMALL_STRIDES
+        if signature[name].startswith("*") or (strided and variant.layout == "contiguous"):
             attributes[(index,)] = [["tt.divisibility", 16]]
     target = TARGETS[variant.target]
     machine = (
@@ -194,7 +196,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--kernel", action="append", help="this kernel only (repeatable)")
     parser.add_argument("--processes", type=int, default=2)
     options = parser.parse_args(arguments)
-    if os.environ.get("TRITON_INTERPRET", "0") not in ("", "0"):
+    if interpreted():
         print("TRITON_INTERPRET is set: the interpreter replaces the compiler; unset it", file=sys.stderr)
         return 2
     known = dict.fromkeys(variant.kernel for variant in variants())

@@ -19,7 +19,7 @@ MAX_HEAD_DIM = 512
 MAX_TILE = 128  # rows or keys
 MAX_REGISTERS = 255  # of a thread on NVIDIA devices; ptxas spills a few for the sake of occupancy unless it is told
 MAX_FLOAT32_HEAD_DIM_AMD = 256  # beyond it AMD's compiler spills, whatever the tile
-MAX_FLOAT32_HEAD_DIM_WIDE = 256  # the same of Triton 3.6 where offsets within a tile take 64 bits
+MAX_HEAD_DIM_WIDE = 256  # where offsets within a tile take 64 bits: beyond it Triton 3.6 spills
 
 
 @dataclass(frozen=True)

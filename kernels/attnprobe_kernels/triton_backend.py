@@ -74,14 +74,14 @@ def _grid(*axes: int) -> tuple[int]:
 
 def _features(args: RowArguments) -> dict[str, object]:
     """Launch arguments that say what a logit is made of, the same for every kernel."""
-    bias = args.key_bias
+    bias, slopes, visible = args.key_bias, args.alibi_slopes, args.visible_on_device()
     head_stride = 0 if bias is None or bias.shape[1] == 1 else bias.stride(1)
     first, second = split_head_dim(args.q.shape[3])
     return {
         "q": args.q,
         "k": args.k,
-        "visible": args.visible_on_device(),
-        "slopes": None if args.alibi_slopes is None else args.alibi_slopes.contiguous(),
+        "visible": visible,
+        "slopes": slopes,
         "bias": bias,
         "scale": args.scale,
         "softcap": 0.0 if args.softcap is None else float(args.softcap),
@@ -89,9 +89,11 @@ def _features(args: RowArguments) -> dict[str, object]:
         "n_kv_heads": args.k.shape[1],
         **{f"stride_q{axis}": stride for axis, stride in zip("bhad", args.q.stride(), strict=True)},
         **{f"stride_k{axis}": stride for axis, stride in zip("bhnd", args.k.stride(), strict=True)},
+        **{f"stride_v{axis}": stride for axis, stride in zip("bac", visible.stride(), strict=True)},
         "stride_bb": 0 if bias is None else bias.stride(0),
         "stride_bh": head_stride,
         "stride_bn": 0 if bias is None else bias.stride(2),
+        "stride_slope": 0 if slopes is None else slopes.stride(0),
         "G": args.q.shape[1] // args.k.shape[1],
         "D": args.q.shape[3],
         "D1": first,
@@ -171,7 +173,7 @@ def _span_passes(
         merge_units_kernel[_grid(n_blocks, n_kv_heads, n_samples, n_columns)](
             unit_lse,
             table.edges,
-            None if sinks is None else sinks.contiguous(),
+            sinks,
             lse,
             unit_logit if top else None,
             unit_key if top else None,
@@ -181,6 +183,7 @@ def _span_passes(
             n_blocks,
             n_kv_heads,
             n_spans,
+            0 if sinks is None else sinks.stride(0),
             G=group,
             BR=rows,
             BU=units,
@@ -202,8 +205,8 @@ def span_top(args: RowArguments, segments: list[Segments], sinks: Tensor | None)
     return SpanTop(*_span_passes(args, segments, sinks, top=True))
 
 
-def column_mass(args: RowArguments, lse_total: Tensor) -> Tensor:
-    """Mean over rows of each key's share of exp(lse_total), float32 ``[B, Hq, N]``."""
+def column_mass(args: RowArguments, lse_total: Tensor, sinks: Tensor | None) -> Tensor:
+    """Mean over rows of each key's share of exp(lse_total) and the sink's weight, float32 ``[B, Hq, N]``."""
     n_samples, n_q_heads, n_rows, head_dim = args.q.shape
     n_keys = args.k.shape[2]
     device = device_of(args.q.device)
@@ -212,20 +215,24 @@ def column_mass(args: RowArguments, lse_total: Tensor) -> Tensor:
         return out
     tiles = column_tiles(device, args.q.dtype, head_dim, n_rows, scattered=_scattered(args))
     n_blocks, n_tiles = triton.cdiv(n_rows, tiles.rows), triton.cdiv(n_keys, tiles.keys)
-    features = _features(args)
+    features, visible = _features(args), args.visible_on_device()
     bounds = torch.empty((n_samples, n_q_heads, n_blocks, 4), dtype=torch.int32, device=args.q.device)
     total2 = torch.empty((n_samples, n_q_heads, n_blocks * tiles.rows), dtype=torch.float32, device=args.q.device)
     with _on(args.q.device):
         row_bounds_kernel[_grid(n_blocks, n_q_heads, n_samples)](
-            features["visible"],
+            visible,
             lse_total,
+            sinks,
             bounds,
             total2,
             n_rows,
             n_blocks,
             n_q_heads,
+            *visible.stride(),
             *lse_total.stride(),
+            0 if sinks is None else sinks.stride(0),
             BR=tiles.rows,
+            SINKS=sinks is not None,
             **compiler_options(nvidia=uses_ptx(args.q.device)),
         )
         column_mass_kernel[_grid(n_tiles, n_q_heads, n_samples)](
@@ -246,16 +253,16 @@ def column_mass(args: RowArguments, lse_total: Tensor) -> Tensor:
     return out
 
 
-def prefill_map(args: RowArguments, segments: list[Segments], block: int, sinks: Tensor | None) -> Tensor:
-    """Mean span mass of every block of rows, float32 ``[B, Hq, ceil(A / block), S]``, one more column with sinks."""
+def prefill_map(args: RowArguments, segments: list[Segments], edges: np.ndarray, sinks: Tensor | None) -> Tensor:
+    """Mean span mass of every block of rows, float32 ``[B, Hq, R, S]``, one more column with sinks."""
     n_samples, n_q_heads, n_rows, head_dim = args.q.shape
     n_spans = max(table.n_spans for table in segments)
     n_columns = n_spans + (sinks is not None)
-    n_heads, n_blocks = n_samples * n_q_heads, triton.cdiv(n_rows, block)
+    n_heads, n_blocks = n_samples * n_q_heads, edges.shape[1] - 1
     floats = partial(torch.empty, dtype=torch.float32, device=args.q.device)
     out = floats((n_samples, n_q_heads, n_blocks, n_columns))
-    if not out.numel():
-        return out
+    if not out.numel() or not n_rows:
+        return out.zero_()
     device = device_of(args.q.device)
     wide = wide_offsets(args)
     tiles = map_tiles(
@@ -269,25 +276,29 @@ def prefill_map(args: RowArguments, segments: list[Segments], block: int, sinks:
     )
     n_tiles = triton.cdiv(n_rows, tiles.rows)
     shares = map_shares(device, tiles.rows, n_heads, n_tiles, n_spans)
-    across, columns = map_tile(min(block, tiles.rows))
+    across, columns = map_tile(min(int(np.diff(edges).max()), tiles.rows))
     with _on(args.q.device):
         table = unit_table(tuple(segments), max(args.k.shape[2], 1), args.q.device)
-        rows = piece_table(n_rows, block, tiles.rows, args.q.device)
+        rows = piece_table(edges, n_rows, tiles.rows, args.q.device)
         n_pieces = rows.pieces.shape[0]
-        pieces = out if n_pieces == n_blocks else floats((n_samples, n_q_heads, n_pieces, n_columns))
+        whole = n_pieces == n_samples * n_blocks  # each piece is a block
+        pieces = out if whole else floats((n_q_heads, n_pieces, n_columns))
         prefill_map_kernel[_grid(n_heads, shares)](
             units=table.units,
             edges=table.edges,
             pieces=rows.pieces,
             tile_edges=rows.tile_edges,
-            sinks=None if sinks is None else sinks.contiguous(),
+            sinks=sinks,
             scratch=floats((n_heads * shares, n_spans, tiles.rows)),
             out=pieces,
             n_tiles=n_tiles,
-            n_pieces=n_pieces,
             n_q_heads=n_q_heads,
             n_spans=n_spans,
             n_shares=shares,
+            # Where pieces are blocks, those of the samples before lie between this one's heads.
+            stride_ob=(n_q_heads - 1) * n_blocks * n_columns if whole else 0,
+            stride_oh=(n_blocks if whole else n_pieces) * n_columns,
+            stride_sink=0 if sinks is None else sinks.stride(0),
             BM=tiles.rows,
             BN=tiles.keys,
             BE=tiles.edge,
@@ -300,13 +311,14 @@ def prefill_map(args: RowArguments, segments: list[Segments], block: int, sinks:
             **compiler_options(nvidia=uses_ptx(args.q.device), tiles=tiles),
             **{name: value for name, value in _features(args).items() if name != "n_kv_heads"},
         )
-        if pieces is not out:
+        if not whole:
             add_pieces_kernel[_grid(n_blocks, n_heads)](
                 pieces,
                 rows.block_edges,
                 out,
                 n_pieces,
                 n_blocks,
+                n_q_heads,
                 n_columns,
                 BP=PIECE_TILE[0],
                 BC=PIECE_TILE[1],

@@ -10,22 +10,28 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from attnprobe_kernels.triton_common import FAR, LOG2E, load_bias, load_part, logits2, product
+from attnprobe_kernels.triton_common import FAR, LOG2E, load_bias, load_interval, load_part, logits2, product
 
 
 @triton.jit(do_not_specialize=["n_rows", "n_blocks", "n_q_heads"])
 def row_bounds_kernel(
-    visible,  # int32 [B, A, 2]
+    visible,  # integers [B, A, 2]
     total,  # [B, Hq, A] natural log
+    sinks,  # [Hq] natural log, to be added to the totals, or None
     bounds,  # int32 [B, Hq, row blocks, 4]
     total2,  # float32 [B, Hq, n_blocks * BR] base 2
     n_rows,
     n_blocks,
     n_q_heads,
+    stride_vb,
+    stride_va,
+    stride_vc,
     stride_tb,
     stride_th,
     stride_ta,
+    stride_sink,
     BR: tl.constexpr,
+    SINKS: tl.constexpr,
 ):
     """Write what the rows of a block see (some of them from, to; all of them from, to), and base-2 totals."""
     i_program = tl.program_id(0)
@@ -34,13 +40,16 @@ def row_bounds_kernel(
     i_b = (i_program // n_blocks // n_q_heads).to(tl.int64)
     b_a = i_block * BR + tl.arange(0, BR)
     m_a = b_a < n_rows
-    p_visible = visible + (i_b * n_rows + b_a) * 2
-    b_lo = tl.load(p_visible, mask=m_a, other=0)
-    b_hi = tl.load(p_visible + 1, mask=m_a, other=0)
+    b_lo, b_hi = load_interval(visible, i_b, b_a, m_a, stride_vb, stride_va, stride_vc)
     m_sees = b_lo < b_hi
     # A row that sees nothing shares nothing out: an infinite total takes every share to zero.
     p_total = total + i_b * stride_tb + i_hq.to(tl.int64) * stride_th + b_a.to(tl.int64) * stride_ta
     b_total = tl.load(p_total, mask=m_a, other=0.0).to(tl.float32) * LOG2E
+    if SINKS:
+        sink = tl.load(sinks + i_hq.to(tl.int64) * stride_sink).to(tl.float32) * LOG2E
+        # Two equal numbers may be infinite, and then have no difference.
+        b_apart = tl.where(b_total == sink, 0.0, -tl.abs(b_total - sink))
+        b_total = tl.maximum(b_total, sink) + tl.log2(1.0 + tl.exp2(b_apart))
     i_bh = i_b * n_q_heads + i_hq
     p_bounds = bounds + (i_bh * n_blocks + i_block) * 4
     tl.store(p_bounds, tl.min(tl.where(m_sees, b_lo, FAR), 0))
@@ -69,6 +78,8 @@ def _take_rows(
     n_rows,
     stride_qa,
     stride_qd,
+    stride_va,
+    stride_vc,
     scale,
     softcap,
     D: tl.constexpr,
@@ -94,10 +105,11 @@ def _take_rows(
         b_q2 = None
     b_total = tl.load(p_total + b_a)
     b_s = product(b_k, b_q, b_k2, b_q2, PRECISION)  # [BN, ROWS]
+    p_rows = p_visible + b_a.to(tl.int64) * stride_va
     if MASKED:
-        b_hi = tl.load(p_visible + b_a * 2 + 1, mask=m_a, other=0)
+        b_hi = tl.load(p_rows + stride_vc, mask=m_a, other=0).to(tl.int32)
     elif ALIBI:
-        b_hi = tl.load(p_visible + b_a * 2 + 1)
+        b_hi = tl.load(p_rows + stride_vc).to(tl.int32)
     if ALIBI:
         b_distance = b_n.to(tl.float32)[:, None] - (b_hi - 1).to(tl.float32)[None, :]
         b_z = logits2(b_s, b_bias, slope, b_distance, scale, softcap, SOFTCAP)
@@ -106,7 +118,7 @@ def _take_rows(
     b_share = tl.exp2(b_z - b_total[None, :])
     if MASKED:
         # After the exponential: a total of nan is one for the columns that the row sees, not for all.
-        b_lo = tl.load(p_visible + b_a * 2, mask=m_a, other=0)
+        b_lo = tl.load(p_rows, mask=m_a, other=0).to(tl.int32)
         m_share = (b_n[:, None] >= b_lo[None, :]) & (b_n[:, None] < b_hi[None, :]) & (b_z != float("-inf"))
         b_share = tl.where(m_share, b_share, 0.0)
     return b_mass + tl.sum(b_share, 1)
@@ -116,7 +128,7 @@ def _take_rows(
 def column_mass_kernel(
     q,
     k,
-    visible,  # int32 [B, A, 2]
+    visible,  # integers [B, A, 2]
     bounds,  # int32 [B, Hq, row blocks, 4]
     total2,  # float32 [B, Hq, n_blocks * BR] base 2, infinite for a row that sees nothing
     slopes,  # [Hq] or None
@@ -137,9 +149,13 @@ def column_mass_kernel(
     stride_kh,
     stride_kn,
     stride_kd,
+    stride_vb,
+    stride_va,
+    stride_vc,
     stride_bb,
     stride_bh,
     stride_bn,
+    stride_slope,
     G: tl.constexpr,
     D: tl.constexpr,
     D1: tl.constexpr,
@@ -196,7 +212,7 @@ def column_mass_kernel(
         b_k2 = load_part(p_k + b_d2 * stride_kd, m_n[:, None], b_d2, D1, D2, D)
     else:
         b_k2 = None
-    slope = tl.load(slopes + i_hq).to(tl.float32) if ALIBI else None
+    slope = tl.load(slopes + i_hq * stride_slope).to(tl.float32) if ALIBI else None
     if BIAS:
         p_bias = bias + i_b * stride_bb + i_hq.to(tl.int64) * stride_bh + b_n.to(tl.int64) * stride_bn
         b_bias = load_bias(p_bias, m_n)[:, None]
@@ -204,7 +220,7 @@ def column_mass_kernel(
         b_bias = None
     p_q = q + i_b * stride_qb + i_hq.to(tl.int64) * stride_qh
     p_total = total2 + i_bh * (n_blocks * BR)
-    p_visible = visible + i_b * n_rows * 2
+    p_visible = visible + i_b * stride_vb
 
     b_mass = tl.zeros([BN], tl.float32)
     for i in range(n_edge * (BR // BE)):
@@ -213,11 +229,11 @@ def column_mass_kernel(
         row = i_block * BR + i % (BR // BE) * BE
         b_mass = _take_rows(
             b_mass, row, b_n, b_k, b_k2, b_bias, slope, p_q, p_total, p_visible, n_rows, stride_qa, stride_qd,
-            scale, softcap, D, D1, D2, BE, SOFTCAP, ALIBI, PRECISION, True,
+            stride_va, stride_vc, scale, softcap, D, D1, D2, BE, SOFTCAP, ALIBI, PRECISION, True,
         )  # fmt: skip
     for i_block in range(all_first, all_last):
         b_mass = _take_rows(
             b_mass, i_block * BR, b_n, b_k, b_k2, b_bias, slope, p_q, p_total, p_visible, n_rows, stride_qa, stride_qd,
-            scale, softcap, D, D1, D2, BR, SOFTCAP, ALIBI, PRECISION, False,
+            stride_va, stride_vc, scale, softcap, D, D1, D2, BR, SOFTCAP, ALIBI, PRECISION, False,
         )  # fmt: skip
     tl.store(out + i_bh * n_keys + b_n, b_mass / n_rows, mask=m_n)

@@ -41,6 +41,15 @@ def load_part(p_part, m_vector, b_d, FIRST: tl.constexpr, WIDTH: tl.constexpr, D
 
 
 @triton.jit
+def load_interval(visible, i_b, b_a, m_a, stride_vb, stride_va, stride_vc):
+    """Columns that rows ``b_a`` of a sample see, from and to: int32, and none where not ``m_a``."""
+    p_visible = visible + i_b * stride_vb + b_a.to(tl.int64) * stride_va
+    b_lo = tl.load(p_visible, mask=m_a, other=0).to(tl.int32)
+    b_hi = tl.load(p_visible + stride_vc, mask=m_a, other=0).to(tl.int32)
+    return b_lo, b_hi
+
+
+@triton.jit
 def load_bias(p_bias, m_bias):
     """Biases in float32; half the dtype's minimum or less means unseen, and becomes ``-inf``."""
     if m_bias is None:

@@ -12,32 +12,33 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from attnprobe_kernels.triton_common import LN2, LOG2E, LOWEST, load_part
+from attnprobe_kernels.triton_common import LN2, LOG2E, LOWEST, load_interval, load_part
 from attnprobe_kernels.triton_unit import natural, seen_bounds, take_unit
 
 
-@triton.jit(do_not_specialize=["n_rows", "n_tiles", "n_pieces", "n_q_heads", "n_spans", "n_shares"])
+@triton.jit(do_not_specialize=["n_rows", "n_tiles", "n_q_heads", "n_spans", "n_shares", "stride_ob", "stride_oh"])
 def prefill_map_kernel(
     q,
     k,
-    visible,  # int32 [B, A, 2]
+    visible,  # integers [B, A, 2]
     units,  # int32 [U, 3]: sample, start, stop; here a unit is a whole segment
     edges,  # int32 [B * S + 1]: the units of sample b and span s are edges[b * S + s] to the next entry
-    pieces,  # int32 [n_pieces, 3]: first row and end, and the number of rows of its block
-    tile_edges,  # int32 [n_tiles + 1]: the pieces of tile t are tile_edges[t] to the next entry
+    pieces,  # int32 [P, 3]: first row and end, and the number of rows of its block
+    tile_edges,  # int32 [B * n_tiles + 1]: those of sample b and tile t are tile_edges[b * n_tiles + t] to the next one
     slopes,  # [Hq] or None
     bias,  # [B, Hq or 1, N] or None
     sinks,  # [Hq] natural log, or None
     scratch,  # float32 [programs, S, BM]
-    out,  # float32 [B, Hq, n_pieces, columns]: the spans, then the sink if there is one
+    out,  # float32, columns of all pieces (the spans, then the sink if there is one) by sample and head
     scale,
     softcap,
     n_rows,
     n_tiles,
-    n_pieces,
     n_q_heads,
     n_spans,
     n_shares,  # programs of one head of one sample
+    stride_ob,
+    stride_oh,
     stride_qb,
     stride_qh,
     stride_qa,
@@ -46,9 +47,14 @@ def prefill_map_kernel(
     stride_kh,
     stride_kn,
     stride_kd,
+    stride_vb,
+    stride_va,
+    stride_vc,
     stride_bb,
     stride_bh,
     stride_bn,
+    stride_slope,
+    stride_sink,
     G: tl.constexpr,
     D: tl.constexpr,
     D1: tl.constexpr,
@@ -78,14 +84,14 @@ def prefill_map_kernel(
     p_edges = edges + i_b * n_spans
     p_keys = k + i_b * stride_kb + (i_hq // G).to(tl.int64) * stride_kh
     p_head_bias = bias + i_b * stride_bb + i_hq.to(tl.int64) * stride_bh if BIAS else None
-    p_out = out + (i_b * n_q_heads + i_hq) * n_pieces * n_columns
+    slope = tl.load(slopes + i_hq.to(tl.int64) * stride_slope).to(tl.float32) if ALIBI else None
+    p_out = out + i_b * stride_ob + i_hq.to(tl.int64) * stride_oh
+    p_tile_edges = tile_edges + i_b * n_tiles
     for i_turn in range((n_tiles - i_share + n_shares - 1) // n_shares):
         i_tile = n_tiles - 1 - i_share - i_turn * n_shares  # the latest rows see the most and come first
         b_a = i_tile * BM + b_row
         m_a = b_a < n_rows
-        p_visible = visible + (i_b * n_rows + b_a) * 2
-        b_lo = tl.load(p_visible, mask=m_a, other=0)
-        b_hi = tl.load(p_visible + 1, mask=m_a, other=0)
+        b_lo, b_hi = load_interval(visible, i_b, b_a, m_a, stride_vb, stride_va, stride_vc)
         m_sees = b_lo < b_hi
         some_from, some_to, all_from, all_to = seen_bounds(b_lo, b_hi, m_sees)
         p_q = q + i_b * stride_qb + i_hq.to(tl.int64) * stride_qh + (i_tile * BM).to(tl.int64) * stride_qa
@@ -100,7 +106,7 @@ def prefill_map_kernel(
             b_q2 = load_part(p_q + (b_rw * stride_qa + b_d2 * stride_qd), m_sees[:, None], b_d2, D1, D2, D)
         else:
             b_q2 = None
-        b_slope = tl.full([BM], 0.0, tl.float32) + tl.load(slopes + i_hq).to(tl.float32) if ALIBI else None
+        b_slope = tl.full([BM], 0.0, tl.float32) + slope if ALIBI else None
 
         for i_s in range(n_spans):
             b_m = tl.full([BM], LOWEST, tl.float32)
@@ -122,7 +128,7 @@ def prefill_map_kernel(
             tl.store(p_scratch + i_s * BM + b_row, b_lse)
         tl.debug_barrier()  # what one thread wrote, another reads
 
-        for i_piece in range(tl.load(tile_edges + i_tile), tl.load(tile_edges + i_tile + 1)):
+        for i_piece in range(tl.load(p_tile_edges + i_tile), tl.load(p_tile_edges + i_tile + 1)):
             first_row = tl.load(pieces + i_piece * 3)
             stop_row = tl.load(pieces + i_piece * 3 + 1)
             n_in_block = tl.load(pieces + i_piece * 3 + 2)
@@ -131,7 +137,7 @@ def prefill_map_kernel(
             b_m = tl.full([BR], LOWEST, tl.float32)
             b_l = tl.zeros([BR], tl.float32)
             if SINKS:
-                sink = tl.load(sinks + i_hq).to(tl.float32) * LOG2E
+                sink = tl.load(sinks + i_hq.to(tl.int64) * stride_sink).to(tl.float32) * LOG2E
                 b_m = tl.maximum(b_m, sink)
                 b_l += tl.exp2(sink - b_m)
             for first_span in range(0, n_spans, BS):
@@ -155,13 +161,14 @@ def prefill_map_kernel(
         tl.debug_barrier()  # the next tile's numbers must not overtake these reads
 
 
-@triton.jit(do_not_specialize=["n_pieces", "n_blocks", "n_columns"])
+@triton.jit(do_not_specialize=["n_pieces", "n_blocks", "n_q_heads", "n_columns"])
 def add_pieces_kernel(
-    pieces_out,  # float32 [B, Hq, n_pieces, columns]
-    block_edges,  # int32 [n_blocks + 1]: the pieces of block r are block_edges[r] to the next entry
+    pieces_out,  # float32 [Hq, P, columns]
+    block_edges,  # int32 [B * n_blocks + 1]: the same of sample b and block r, at b * n_blocks + r
     out,  # float32 [B, Hq, n_blocks, columns]
     n_pieces,
     n_blocks,
+    n_q_heads,
     n_columns,
     BP: tl.constexpr,
     BC: tl.constexpr,
@@ -170,13 +177,15 @@ def add_pieces_kernel(
     i_program = tl.program_id(0)
     i_block = i_program % n_blocks
     i_bh = (i_program // n_blocks).to(tl.int64)
-    last = tl.load(block_edges + i_block + 1)
+    i_hq = i_bh % n_q_heads
+    p_edges = block_edges + i_bh // n_q_heads * n_blocks + i_block
+    last = tl.load(p_edges + 1)
     for first_column in range(0, n_columns, BC):
         b_c = first_column + tl.arange(0, BC)
         m_c = b_c < n_columns
         b_sum = tl.zeros([BC], tl.float32)
-        for i_piece in range(tl.load(block_edges + i_block), last, BP):
+        for i_piece in range(tl.load(p_edges), last, BP):
             b_p = i_piece + tl.arange(0, BP)
-            p_mass = pieces_out + (i_bh * n_pieces + b_p)[:, None] * n_columns + b_c[None, :]
+            p_mass = pieces_out + (i_hq * n_pieces + b_p)[:, None] * n_columns + b_c[None, :]
             b_sum += tl.sum(tl.load(p_mass, mask=(b_p < last)[:, None] & m_c[None, :], other=0.0), 0)
         tl.store(out + (i_bh * n_blocks + i_block) * n_columns + b_c, b_sum, mask=m_c)

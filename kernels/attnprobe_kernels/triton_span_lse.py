@@ -13,7 +13,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from attnprobe_kernels.triton_common import FAR, LN2, LOG2E, LOWEST, load_part
+from attnprobe_kernels.triton_common import FAR, LN2, LOG2E, LOWEST, load_interval, load_part
 from attnprobe_kernels.triton_unit import natural, seen_bounds, take_unit
 
 
@@ -21,7 +21,7 @@ from attnprobe_kernels.triton_unit import natural, seen_bounds, take_unit
 def unit_lse_kernel(
     q,
     k,
-    visible,  # int32 [B, A, 2]
+    visible,  # integers [B, A, 2]
     units,  # int32 [U, 3]: sample, start, stop
     slopes,  # [Hq] or None
     bias,  # [B, Hq or 1, N] or None
@@ -41,9 +41,13 @@ def unit_lse_kernel(
     stride_kh,
     stride_kn,
     stride_kd,
+    stride_vb,
+    stride_va,
+    stride_vc,
     stride_bb,
     stride_bh,
     stride_bn,
+    stride_slope,
     G: tl.constexpr,
     D: tl.constexpr,
     D1: tl.constexpr,
@@ -71,9 +75,7 @@ def unit_lse_kernel(
     b_r = i_block * BM + tl.arange(0, BM)  # [BM] packed row
     b_a, b_g = b_r // G, b_r % G
     m_r = b_a < n_rows
-    p_visible = visible + (i_b * n_rows + b_a) * 2
-    b_lo = tl.load(p_visible, mask=m_r, other=0)
-    b_hi = tl.load(p_visible + 1, mask=m_r, other=0)
+    b_lo, b_hi = load_interval(visible, i_b, b_a, m_r, stride_vb, stride_va, stride_vc)
     b_own = b_hi - 1
     b_lo, b_hi = tl.maximum(b_lo, start), tl.minimum(b_hi, stop)
     # A row that sees nothing of the unit must not keep the unit's tiles from the mask-free loop.
@@ -90,7 +92,7 @@ def unit_lse_kernel(
     else:
         b_q2 = None
     p_k = k + i_b * stride_kb + i_h.to(tl.int64) * stride_kh + start.to(tl.int64) * stride_kn
-    b_slope = tl.load(slopes + i_hq).to(tl.float32) if ALIBI else None
+    b_slope = tl.load(slopes + i_hq * stride_slope).to(tl.float32) if ALIBI else None
     if BIAS > 0:
         p_bias = bias + i_b * stride_bb + start.to(tl.int64) * stride_bn
         if BIAS > 1:
@@ -131,6 +133,7 @@ def merge_units_kernel(
     n_blocks,
     n_kv_heads,
     n_spans,
+    stride_sink,
     G: tl.constexpr,
     BR: tl.constexpr,
     BU: tl.constexpr,
@@ -173,7 +176,7 @@ def merge_units_kernel(
     b_lse = (b_m + tl.log2(b_l)) * LN2
     b_hq = i_h * G + b_r % G
     if SINKS:
-        b_sink = tl.load(sinks + b_hq).to(tl.float32)
+        b_sink = tl.load(sinks + b_hq.to(tl.int64) * stride_sink).to(tl.float32)
         b_lse, b_top = tl.where(is_span, b_lse, b_sink), tl.where(is_span, b_top, b_sink)
     i_head = (i_b * n_kv_heads * G + b_hq).to(tl.int64)
     i_out = (i_head * n_rows + b_r // G) * n_columns + i_s

@@ -12,8 +12,8 @@ import torch
 from attnprobe_kernels.tiles import (
     BOUND_BLOCK,
     MAX_FLOAT32_HEAD_DIM_AMD,
-    MAX_FLOAT32_HEAD_DIM_WIDE,
     MAX_HEAD_DIM,
+    MAX_HEAD_DIM_WIDE,
     PIECE_TILE,
     Device,
     Tiles,
@@ -48,6 +48,7 @@ TARGETS: dict[str, Target] = {
         Target("sm_89", Device(128, 99 * KIB, 100 * KIB, 8), 32, 1536, 65536),
         Target("sm_90", Device(132, 227 * KIB, 228 * KIB, 9), 32, 2048, 65536),
         Target("sm_100", Device(148, 227 * KIB, 228 * KIB, 10), 32, 2048, 65536),
+        Target("sm_120", Device(170, 99 * KIB, 100 * KIB, 8), 32, 1536, 65536),
         Target("gfx942", Device(304, 64 * KIB, 64 * KIB, 0), 64, 2048, 512),
     )
 }
@@ -109,11 +110,11 @@ class Variant:
             across, units = merge_tile(ROWS[self.rows][0] * group)
             top = self.kernel == "merge_tops"
             absent = {} if top else dict.fromkeys(("top_units", "key_units", "top", "key"))
-            return {"G": group, "BR": across, "BU": units, "TOP": top, "SINKS": True} | absent
+            return {"G": group, "BR": across, "BU": units, "TOP": top, "SINKS": True, "stride_sink": 1} | absent
         if self.kernel == "add_pieces":
             return {"BP": PIECE_TILE[0], "BC": PIECE_TILE[1]}
         if self.kernel == "row_bounds":
-            return {"BR": tiles.rows}
+            return {"BR": tiles.rows, "SINKS": True, "stride_vc": 1, "stride_sink": 1}
         first, second = split_head_dim(self.head_dim)
         bias = 2 if "head_bias" in features else int("bias" in features)
         softcap = 0 if "softcap" not in features else 2 if TARGETS[self.target].device.generation else 1
@@ -127,6 +128,9 @@ class Variant:
             "ALIBI": "alibi" in features,
             "PRECISION": "tf32" if self.dtype == "tf32" else "ieee",
             "BN": tiles.keys,
+            "stride_vc": 1,
+            "stride_sink": 1,
+            "stride_slope": 1,
         }
         late_scale = not bias and "alibi" not in features
         if self.kernel in ("span_lse", "span_top"):
@@ -213,14 +217,14 @@ def variants(targets: Sequence[str] = tuple(TARGETS), *, exhaustive: bool = Fals
         replace(variant, **change)
         for variant in covering
         if not _supported(variant)
-        for change in ({"dtype": "bf16"}, {"head_dim": MAX_FLOAT32_HEAD_DIM_WIDE}, {"kernel": "prefill_map"})
+        for change in ({"dtype": "bf16"}, {"head_dim": MAX_HEAD_DIM_WIDE}, {"kernel": "prefill_map"})
     ]
     return [variant for variant in dict.fromkeys(common + covering + nearby) if _supported(variant)]
 
 
 def _supported(variant: Variant) -> bool:
+    if variant.kernel == "wide_map" and variant.head_dim > MAX_HEAD_DIM_WIDE:
+        return False
     on_amd = not TARGETS[variant.target].device.generation
     longest = MAX_FLOAT32_HEAD_DIM_AMD if on_amd else MAX_HEAD_DIM
-    if variant.kernel == "wide_map":
-        longest = min(longest, MAX_FLOAT32_HEAD_DIM_WIDE)
     return DTYPES[variant.dtype] != torch.float32 or variant.head_dim <= longest

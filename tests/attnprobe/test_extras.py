@@ -28,9 +28,9 @@ from attnprobe.extras import (
     value_bias,
 )
 from attnprobe.row_block import RowBlock
-from attnprobe.row_means import prompt_edges
+from attnprobe.row_means import prompt_edges, rows_at_a_time
 from attnprobe.run_extras import ARRAY_NAMES
-from attnprobe_kernels import Segments, span_lse
+from attnprobe_kernels import Segments, prefill_map, span_lse
 
 TOLERANCE = 1e-5
 GATED = ("qwen3_next",)  # a gate lies between attention and its output projection
@@ -423,16 +423,25 @@ def test_prompt_rows_are_reduced_a_few_at_a_time(
 
     def spy(query: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         seen.append(query.shape[2])
-        return span_lse(query, *args, **kwargs)
+        return prefill_map(query, *args, **kwargs)
 
-    monkeypatch.setattr(row_means, "span_lse", spy)
-    n_spans = len(whole.spans) + (whole.spans[-1].kind != "learned_sink")
-    monkeypatch.setattr(row_means, "_NUMBERS", 5 * whole.mass.shape[1] * n_spans)
+    monkeypatch.setattr(row_means, "prefill_map", spy)
+    monkeypatch.setattr(row_means, "_MASK_NUMBERS", 5 * len(whole.token_ids))
     parts = ap.measure(lm, prompts[2], answer="47", extras=extras)
     assert max(seen) == 5
     assert_same_extras(whole, parts)
-    assert row_means.rows_at_a_time(4, 128, 100_000) == 1
-    assert row_means.rows_at_a_time(1, 8, 10) <= 512
+
+
+def test_rows_with_a_mask_are_few_at_a_time_and_others_are_not() -> None:
+    n_columns = 2**16
+    square = torch.ones((), dtype=torch.bool).expand(1, 4, n_columns, n_columns)
+    padding = square[0, 0, :1]
+    assert rows_at_a_time(1, n_columns, None, None) == n_columns
+    assert rows_at_a_time(1, n_columns, padding, None) == n_columns
+    for n_samples, given, rows in ((1, square[:, :1], 1024), (1, square, 256), (8, square[:, :1], 128)):
+        assert rows_at_a_time(n_samples, n_columns, given, None) == rows
+        assert rows_at_a_time(n_samples, n_columns, None, given) == rows
+    assert rows_at_a_time(10**4, n_columns, square, None) == 1
 
 
 def test_distances_with_a_mask_that_is_no_interval() -> None:

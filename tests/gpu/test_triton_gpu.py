@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 import torch
 
 from attnprobe_kernels import Segments, column_mass, prefill_map, span_lse, span_top, visible_intervals
+from attnprobe_kernels.backends import interpreted
 from attnprobe_kernels.naive import logits
 from attnprobe_kernels.rows import check_rows
 
@@ -25,7 +25,7 @@ FROM_MASS = 1e-6
 
 @pytest.fixture(autouse=True)
 def compiled() -> None:
-    if os.environ.get("TRITON_INTERPRET", "0") not in ("", "0"):
+    if interpreted():
         pytest.skip("TRITON_INTERPRET is set: run tests/gpu by themselves")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,8 +15,8 @@ from kernel_cases import DEVICE, cut_evenly, draw, queries_and_keys
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from attnprobe_kernels import Segments, column_mass, prefill_map, span_lse
-from attnprobe_kernels.backends import MAX_SOFTCAP, choose, triton_refusal
-from attnprobe_kernels.rows import check_devices, check_rows, check_segments
+from attnprobe_kernels.backends import MAX_SOFTCAP, choose, interpreted, triton_refusal
+from attnprobe_kernels.rows import check_blocks, check_devices, check_rows, check_segments, check_tensors
 
 ONE = cut_evenly(20, 1)
 
@@ -94,6 +95,41 @@ def test_tensors_of_another_device_are_named(name, shape):
     given = {"k": k, name: torch.empty(shape, device="meta")}
     with pytest.raises(ValueError, match=rf"^{name} is on meta and q on {q.device}: move {name} to q's device$"):
         span_lse(q, segments=ONE, **given)
+
+
+def test_tensors_without_numbers_are_refused():
+    q, k = (torch.empty((1, 2, 3, 16), device="meta") for _ in range(2))
+    with pytest.raises(ValueError, match="q is on the meta device, which holds no numbers: give tensors with data"):
+        span_lse(q, k, cut_evenly(3, 1))
+    with pytest.raises(ValueError, match=r"q and k must hold floats, got torch.int64 and torch.float32"):
+        check_rows(torch.zeros((1, 1, 3, 16), dtype=torch.int64), torch.zeros(1, 1, 3, 16))
+
+
+def test_intervals_of_another_device_are_named():
+    q, k = queries_and_keys(n_keys=20)
+    message = f"visible is on meta and q on {q.device}: move visible to q's device"
+    with pytest.raises(ValueError, match=message):
+        span_lse(q, k, ONE, visible=torch.zeros((1, 3, 2), dtype=torch.int32, device="meta"))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"edges": [[0, 3]], "block": 2}, "edges replace block: give one or the other"),
+        ({"edges": [[0, 3], [0, 3]]}, "2 lists of edges for 1 samples"),
+        ({"edges": [[3]]}, r"edges of sample 0 must be two rows or more from 0 to 3, in ascending order; got \[3\]"),
+        ({"edges": [[0, 4]]}, "edges of sample 0 must be"),
+        ({"edges": [[-1, 2]]}, "edges of sample 0 must be"),
+        ({"edges": [[0, 2, 1]]}, "edges of sample 0 must be"),
+        ({"edges": [[0.0, 2.5]]}, "edges must be a list of rows for each sample, got"),
+        ({"edges": [0, 3]}, "edges must be a list of rows for each sample, got"),
+        ({"edges": 3}, "edges must be a list of rows for each sample, got 3"),
+    ],
+)
+def test_blocks_that_are_refused(given, message):
+    args = check_rows(*queries_and_keys(n_keys=20))
+    with pytest.raises(ValueError, match=message):
+        check_blocks(args, given.get("block"), given["edges"])
 
 
 def test_a_total_of_another_device_is_named():
@@ -178,14 +214,15 @@ def test_long_float32_heads_on_amd_devices_get_chunked(fake_gpu, monkeypatch, he
     assert triton_refusal(check_rows(*fake_gpu(9, 0, head_dim=head_dim, dtype=torch.float16))) is None
 
 
-def test_long_float32_heads_of_far_keys_get_chunked(fake_gpu):
-    q, k = fake_gpu(9, 0, head_dim=512)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_long_heads_of_far_keys_get_chunked(fake_gpu, dtype):
+    q, k = fake_gpu(9, 0, head_dim=512, dtype=dtype)
     far = k.as_strided(k.shape, (0, 0, 2**24, 1))
     refusal = triton_refusal(check_rows(q, far))
     assert refusal is not None
     assert refusal.endswith("span 2 ** 31 elements, got 512")
     assert triton_refusal(check_rows(q, k)) is None
-    q = fake_gpu(9, 0, head_dim=256)[0]
+    q = fake_gpu(9, 0, head_dim=256, dtype=dtype)[0]
     assert triton_refusal(check_rows(q, k.as_strided((1, 2, 20, 256), (0, 0, 2**24, 1)))) is None
 
 
@@ -206,6 +243,59 @@ def test_triton_without_a_gpu_says_so(monkeypatch):
     message = 'backend "triton" needs a CUDA or ROCm device, the tensors are on cpu; use "chunked" or "auto"'
     with pytest.raises(ValueError, match=message):
         span_lse(q, k, ONE, backend="triton")
+
+
+@pytest.mark.parametrize(("value", "interprets"), [("1", True), ("true", True), ("On", True), ("false", False)])
+def test_the_interpreter_is_on_where_triton_says_so(monkeypatch, value, interprets):
+    pytest.importorskip("triton")
+    monkeypatch.setenv("TRITON_INTERPRET", value)
+    assert interpreted() == interprets
+
+
+BROKEN = """
+import warnings
+
+import torch
+
+from attnprobe_kernels import Segments, span_lse
+from attnprobe_kernels.backends import choose
+from attnprobe_kernels.rows import check_rows
+
+
+class OnGpu(torch.Tensor):
+    is_cuda = True
+
+
+on_gpu = torch.empty(1, 1, 3, 16).as_subclass(OnGpu)
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    for _ in range(3):
+        print(choose("auto", check_rows(on_gpu, on_gpu)).__name__)
+print(*(warning.message for warning in caught), sep="\\n")
+try:
+    span_lse(torch.ones(1, 1, 3, 16), torch.ones(1, 1, 3, 16), Segments.from_bounds([(0, 3)], 3), backend="triton")
+except ValueError as error:
+    print(error)
+"""
+
+
+def test_a_broken_triton_is_told_once_and_done_without(tmp_path):
+    (tmp_path / "triton").mkdir()
+    (tmp_path / "triton" / "__init__.py").write_text('raise OSError("libtriton.so: no such file")')
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-c", BROKEN],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    fault = "OSError: libtriton.so: no such file"
+    assert done.stdout.splitlines() == [
+        *["attnprobe_kernels.chunked"] * 3,
+        f'the Triton kernels cannot be used, and "auto" takes "chunked": {fault}',
+        f'backend "triton" needs the package triton, which cannot be used here: {fault}; use "chunked" or "auto"',
+    ], done.stderr
 
 
 def test_triton_that_is_not_installed(monkeypatch):
@@ -268,6 +358,20 @@ def test_autocast_does_not_coarsen_the_result():
         assert torch.equal(span_lse(q, k, segments), wanted)
 
 
+def test_a_mask_shows_no_key_of_no_span():
+    q, k = torch.randn(1, 2, 3, 8), torch.randn(1, 1, 10, 8)
+    segments = Segments.from_spans([[(0, 4)], [(6, 10)]], 10, hidden=[(4, 6)])
+    mask = torch.ones(1, 2, 3, 10, dtype=torch.bool)
+    mask[..., 4:6] = False
+    wanted = span_lse(q, k, segments, mask=mask)
+    mask[:, 1, 1:, 5] = True  # one head of two
+    for given in (mask, torch.where(mask, 0.0, float("-inf"))):
+        with pytest.raises(ValueError, match="row 1 sees 1 keys that belong to no span"):
+            span_lse(q, k, segments, mask=given)
+        beside = np.array([[[0, 10], [0, 5], [6, 10]]], dtype=np.int32)
+        assert torch.equal(span_lse(q, k, segments, mask=given, visible=beside)[:, :, 0], wanted[:, :, 0])
+
+
 def test_the_readme_runs() -> None:
     text = (Path(__file__).parents[2] / "kernels" / "README.md").read_text(encoding="utf-8")
     code = text.split("```python\n")[1].split("```")[0]
@@ -282,8 +386,23 @@ def test_tables_and_tensors_of_another_type_are_named() -> None:
     args = check_rows(torch.zeros(1, 1, 2, 16), torch.zeros(1, 1, 5, 16))
     with pytest.raises(ValueError, match=r"segments holds \(0, 2\); give Segments"):
         check_segments(args, [(0, 2), (2, 5)])  # type: ignore[list-item]
+    for given, kind in ((None, "None"), (3, "a int")):
+        with pytest.raises(ValueError, match=rf"segments is {kind}; give Segments .*, or one a sample"):
+            check_segments(args, given)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="key_bias is a ndarray; give a torch tensor"):
         check_devices(torch.zeros(1), key_bias=np.zeros(3))  # type: ignore[arg-type]
+    for name in ("alibi_slopes", "mask", "sinks"):
+        with pytest.raises(ValueError, match=f"{name} is a list; give a torch tensor"):
+            check_rows(args.q, args.k, **{name: [1.0]})
+    with pytest.raises(ValueError, match=r"visible is a list; give integers .* as a torch tensor or numpy array"):
+        check_rows(args.q, args.k, visible=[[[0, 5], [0, 5]]])  # type: ignore[arg-type]
+    for given, kind in ((None, "None"), ([[1.0]], "a list")):
+        with pytest.raises(ValueError, match=f"q is {kind}; give a torch tensor"):
+            check_rows(given, args.k)
+        with pytest.raises(ValueError, match=f"k is {kind}; give a torch tensor"):
+            check_rows(args.q, given)
+        with pytest.raises(ValueError, match=f"lse_total is {kind}; give a torch tensor"):
+            check_tensors(lse_total=given)
     as_lists = Segments(starts=[0, 2], stops=[2, 5], owners=[0, 1], n_keys=5, n_spans=2)  # type: ignore[arg-type]
     assert as_lists == Segments.from_bounds([(0, 2), (2, 5)], 5)
     assert isinstance(hash(as_lists), int)

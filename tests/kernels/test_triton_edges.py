@@ -166,6 +166,26 @@ def test_a_total_that_is_no_number_counts_where_there_is_weight(backend, hidden_
     assert torch.isnan(got[0, 1, :7]).all()
 
 
+@pytest.mark.parametrize("sink", [0.5, -80.0, -INF, INF, NAN])
+def test_a_sink_is_added_to_totals_of_any_kind(backend, sink):
+    q, k = inputs(n_rows=6)
+    sinks = torch.tensor([sink, 1.0], device=DEVICE)
+    visible = np.array([[[0, 60], [0, 60], [0, 60], [0, 60], [5, 5], [3, 40]]], dtype=np.int32)
+    total = torch.tensor([0.0, INF, -INF, NAN, -INF, 90.0], device=DEVICE).expand(1, 2, 6)
+    for rows in ([0], [1], [2], [3], [4], [5], [0, 4, 5], [0, 1, 2, 3, 4, 5]):
+        found = column_mass(
+            q[:, :, rows], k, total[..., rows], sinks=sinks, visible=visible[:, rows], scale=0.05, backend=backend
+        )
+        # The sink as one more key that all rows see, beside a total that nobody adds it to.
+        weights = torch.exp(0.05 * (q[:, :, rows].double() @ k.double().mT))
+        inside = torch.from_numpy(visible[:, rows]).to(DEVICE)[:, None]
+        column = torch.arange(60, device=DEVICE)
+        sees = (column >= inside[..., :1]) & (column < inside[..., 1:])
+        whole = torch.exp(total[..., rows].double()) + torch.exp(sinks.double())[None, :, None]
+        share = torch.where(sees & (whole != 0)[..., None], weights / whole[..., None], 0.0)
+        assert_same(found, share.mean(dim=2))
+
+
 @pytest.mark.parametrize("scale", [1e9, -1e9, 3000.0, 1e-30])
 @pytest.mark.parametrize("softcap", [None, 5.0])
 def test_huge_and_tiny_scales(backend, scale, softcap):
@@ -234,6 +254,16 @@ def test_no_keys(backend):
     assert (prefill_map(q, k, nothing, block=2, visible=visible, backend=backend) == 0).all()
     mass = prefill_map(q, k, nothing, block=2, visible=visible, sinks=sinks, backend=backend)
     assert_same(mass, torch.tensor([0.0, 0.0, 1.0], device=DEVICE).expand(1, 2, 2, 3))
+
+
+def test_no_keys_and_no_segments(backend):
+    q, k = inputs(n_keys=0)
+    nothing, visible = Segments.from_bounds([], 0), np.zeros((1, N_ROWS, 2), dtype=np.int32)
+    assert span_lse(q, k, nothing, visible=visible, backend=backend).shape == (1, 2, N_ROWS, 0)
+    assert span_top(q, k, nothing, visible=visible, backend=backend).top_key.shape == (1, 2, N_ROWS, 0)
+    sinks = draw((2,), 1)
+    mass = prefill_map(q, k, nothing, block=2, visible=visible, sinks=sinks, backend=backend)
+    assert_same(mass, torch.ones((1, 2, 2, 1), device=DEVICE))
 
 
 def test_no_samples_and_no_heads(backend):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from kernel_cases import count_products, cut_evenly, draw, feature_table, queries_and_keys
 
-from attnprobe_kernels import Segments, prefill_map
+from attnprobe_kernels import Segments, prefill_map, span_lse
 
 pytestmark = [
     pytest.mark.usefixtures("triton_ready", "poisoned"),
@@ -52,6 +52,35 @@ def test_tiles_and_blocks_need_not_agree(monkeypatch, block):
     torch.testing.assert_close(mass.sum(-1), torch.ones_like(mass[..., 0]), atol=1e-5, rtol=0)
 
 
+OWN_BLOCKS = {
+    "two samples": [[0, 20, 33, 75], [5, 6, 70]],
+    "blocks of no rows": [[0, 0, 40, 40, 75, 75], [10, 10]],
+    "whole tiles": [[0, 16, 32, 48, 64, 75]] * 2,
+    "no rows at all": [[0, 0], [75, 75]],
+}
+
+
+@pytest.mark.parametrize("backend", ["chunked", "triton"])
+@pytest.mark.parametrize("edges", OWN_BLOCKS.values(), ids=list(OWN_BLOCKS))
+def test_samples_with_blocks_of_their_own(monkeypatch, backend, edges):
+    from attnprobe_kernels import chunked, triton_backend
+
+    real = triton_backend.map_tiles
+    monkeypatch.setattr(triton_backend, "map_tiles", lambda *a, **k: replace(real(*a, **k), rows=16, keys=32))
+    monkeypatch.setattr(chunked, "MAX_ROWS", 32)
+    q, k = queries_and_keys(2, (2, 1), n_rows=75, n_keys=75, head_dim=16)
+    sinks, segments = draw((2,), 3), cut_evenly(75, 3)
+    found = prefill_map(q, k, segments, edges=edges, sinks=sinks, backend=backend)
+    rows = torch.softmax(span_lse(q, k, segments, sinks=sinks, backend="naive"), -1)
+    assert found.shape == (2, 2, max(map(len, edges)) - 1, 4)
+    for backend_found in (found, prefill_map(q, k, segments, edges=edges, sinks=sinks, backend="naive")):
+        for sample, own in enumerate(edges):
+            for index in range(found.shape[2]):
+                start, stop = own[index : index + 2] if index < len(own) - 1 else (0, 0)
+                wanted = rows[sample, :, start:stop].sum(dim=1) / max(stop - start, 1)
+                assert (backend_found[sample, :, index] - wanted).abs().max() <= 1e-6
+
+
 @pytest.mark.parametrize("shares", [1, 2, 3, 5])
 def test_programs_share_out_the_tiles_of_a_head(monkeypatch, shares):
     from attnprobe_kernels import triton_backend
@@ -63,7 +92,7 @@ def test_programs_share_out_the_tiles_of_a_head(monkeypatch, shares):
     compare(q, k, [cut_evenly(75, 3), Segments.from_spans([[(0, 9), (40, 75)], [(9, 40)]], 75)], 16)
 
 
-def test_at_most_two_launches_a_layer(monkeypatch):
+def test_blocks_that_are_whole_pieces_take_one_launch(monkeypatch):
     from triton.runtime.interpreter import InterpretedFunction
 
     launches = []

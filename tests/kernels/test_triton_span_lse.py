@@ -9,7 +9,7 @@ import pytest
 import torch
 from kernel_cases import DEVICE, assert_lse_close, count_products, cut_evenly, draw, feature_table, queries_and_keys
 
-from attnprobe_kernels import Segments, span_lse, span_top
+from attnprobe_kernels import Segments, span_lse
 from attnprobe_kernels.rows import check_rows
 from attnprobe_kernels.variants import TARGETS
 
@@ -219,37 +219,6 @@ def test_intervals_on_the_device_are_not_looked_at(monkeypatch):
     _, whole = triton_backend._plan(replace(args, visible=on_device), [cut_evenly(300, 2)], top=False)
     assert (narrow.units[:, 2] - narrow.units[:, 1]).sum() == 10
     assert (whole.units[:, 2] - whole.units[:, 1]).sum() == 300
-
-
-def torch_operations(monkeypatch, call):
-    """Names of what torch itself runs in a call whose tables are there, and the number of launches."""
-    from torch.utils._python_dispatch import TorchDispatchMode
-    from triton.runtime.interpreter import InterpretedFunction
-
-    names, launches = [], []
-
-    class Listing(TorchDispatchMode):
-        def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
-            names.append(str(operation))
-            return operation(*args, **(kwargs or {}))
-
-    call()
-    with monkeypatch.context() as patch, Listing():
-        patch.setattr(InterpretedFunction, "run", lambda *a, **k: launches.append(1))
-        call()
-    return names, len(launches)
-
-
-@pytest.mark.parametrize("operation", [span_lse, span_top], ids=["span_lse", "span_top"])
-def test_sinks_cost_no_launch(monkeypatch, operation):
-    q, k = queries_and_keys(2, (4, 2), n_rows=3, n_keys=111, head_dim=16)
-    without = torch_operations(monkeypatch, lambda: operation(q, k, cut_evenly(111, 3), backend="triton"))
-    sinks = draw((4,), 5, torch.bfloat16)
-    with_sinks = torch_operations(
-        monkeypatch, lambda: operation(q, k, cut_evenly(111, 3), sinks=sinks, backend="triton")
-    )
-    assert with_sinks == without
-    assert without[1] == 2
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])

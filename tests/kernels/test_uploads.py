@@ -17,7 +17,7 @@ from attnprobe_kernels.uploads import ALLOCATED_BYTES, stream_of, upload, upload
 CPU = torch.device("cpu")
 TABLES = {
     "units": lambda: units.unit_table((cut_evenly(40, 3),), 16, CPU).units,
-    "pieces": lambda: pieces.piece_table(40, 16, 32, CPU).pieces,
+    "pieces": lambda: pieces.piece_table(np.array([[0, 16, 40]], np.int32), 40, 32, CPU).pieces,
     "visible": lambda: check_rows(*queries_and_keys(n_keys=20)).visible_on_device(),
 }
 
