@@ -30,6 +30,7 @@ from attnprobe.layer_rows import LayerRows
 from attnprobe.manifest import describe
 from attnprobe.prefix_cache import PrefixCache, lent
 from attnprobe.prompt import EncodedPrompt, Prompt
+from attnprobe.rope import changes_with_length, differ_by_length
 from attnprobe.row_block import SampleSpans
 from attnprobe.run import Run
 from attnprobe.run_extras import extra_fields
@@ -135,7 +136,8 @@ def prefill_chunk_of(
 
     ``auto`` splits a prompt of more than ``AUTO_CHUNK`` tokens where the model would otherwise hold a mask or weights
     of prompt length squared: eager attention, padded batches, and layers with a sliding window or chunks, but for
-    flash attention, which takes none. Models with recurrent layers are never split by themselves.
+    flash attention, which takes none. Models with recurrent layers, or with rotary frequencies that depend on the
+    prompt's length, are never split by themselves.
 
     Raises
     ------
@@ -145,16 +147,23 @@ def prefill_chunk_of(
     if chunk != "auto":
         if chunk is None or chunk >= n_tokens:
             return None
+        if changes_with_length(decoder_of(lm.model).config):
+            raise InputError(
+                f"prefill_chunk={chunk}: the rotary frequencies of {type(lm.model).__name__} depend on the length of "
+                "what is fed (RoPE type dynamic or longrope), so chunks would give other outputs; use "
+                "prefill_chunk=None"
+            )
         if has_recurrent_layers(lm.model) and not continues_prefill(lm.model):
             raise InputError(
                 f"prefill_chunk={chunk}: {type(lm.model).__name__} gives other outputs when its prompt is fed in "
                 "chunks (its recurrent state starts anew); use prefill_chunk=None"
             )
         return chunk
-    implementation = implementation_of(lm.model)
-    if n_tokens <= AUTO_CHUNK or implementation.startswith("flash") or has_recurrent_layers(lm.model):
+    implementation, config = implementation_of(lm.model), decoder_of(lm.model).config
+    if n_tokens <= AUTO_CHUNK or implementation.startswith("flash"):
         return None
-    config = decoder_of(lm.model).config
+    if has_recurrent_layers(lm.model) or changes_with_length(config):
+        return None
     local = any(getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size"))
     eager = implementation == "eager" or not uses_interface(lm.model)
     return AUTO_CHUNK if is_padded or local or eager else None
@@ -162,11 +171,11 @@ def prefill_chunk_of(
 
 def run_batch(lm: LanguageModel, items: list[Item], options: Options, progress: Progress | None) -> Iterator[Run]:
     """Run one batch, then give each item's run in the batch's order."""
-    about = describe(lm)
     forced = items[0].answer_ids is not None
     passes = _forced_batch if forced else _generated_batch
     with torch.no_grad():
         batch, capture, layers, answers, logprobs, feeding = passes(lm, items, options, progress)
+    about = describe(lm)  # with the rotary frequencies that this pass used
     n_rows = max(len(ids) for ids in answers)
     for number, item in enumerate(items):
         ids = answers[number]
@@ -300,6 +309,11 @@ def _run_of(
         warnings.append(
             f"{type(lm.model).__name__} does not use transformers' attention interface: measured from the weights of "
             "its eager attention, which takes memory of prompt chunk times prompt"
+        )
+    if differ_by_length(decoder_of(lm.model).config, n_prompt, n_prompt + len(answer_ids)):
+        warnings.append(
+            "rotary frequencies change with the length here (RoPE type dynamic or longrope): a generated answer's rows "
+            "turn by others than the prompt's keys, a forced one's by the same, so their masses differ"
         )
     if item.answer_ids is None and len(answer_ids) == 1 and answer_ids[0] in stop_ids(lm.model, options.generation):
         warnings.append("the model ended its answer at once: the one row measured predicts the end of sequence")

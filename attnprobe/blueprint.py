@@ -8,10 +8,13 @@ from typing import Any
 
 import torch
 
+from attnprobe.errors import InputError
 from attnprobe.gguf_cache import ALIASES, alias_file, cached_model
 from attnprobe.models import LanguageModel
-from attnprobe.rope import apply_rope, parse_rope
+from attnprobe.rope import apply_rope
+from attnprobe.rope_parse import parse_rope
 from attnprobe.sources import (
+    ACCEPTED,
     ModelSource,
     check_causal,
     checked_dtype,
@@ -64,24 +67,15 @@ def blueprint(
     InputError
         As ``load``, as far as config and tokenizer can tell.
     """
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM, AutoTokenizer
 
     override = None if rope is None else parse_rope(rope)
     on_cpu = is_on_cpu(device_map)
     wanted_dtype = checked_dtype(dtype, on_cpu)
-    gguf = _gguf_file(name)
-    folder = None if gguf is None else _converted(gguf)
     with quiet_transformers(progress=False):
-        if gguf is not None and folder is None:
-            source = ModelSource(name, resolved=str(gguf.parent))
-            options: dict[str, Any] = {"gguf_file": gguf.name}
-        else:
-            source = resolve(name, revision, lambda _: None) if folder is None else ModelSource(name, str(folder))
-            options = {} if source.revision is None else {"revision": source.revision}
+        source, options, is_converted = _place(name, revision)
         options["trust_remote_code"] = trust_remote_code
-        with explained(source):
-            config = AutoConfig.from_pretrained(source.resolved, **options)
-        check_causal((getattr(config, "architectures", None) or [type(config).__name__])[0], config)
+        config = _causal_config(source, options)
         if override is not None:
             config = apply_rope(config, override)
         if wanted_dtype == "auto":
@@ -98,7 +92,51 @@ def blueprint(
             tokenizer = load_tokenizer(source, options)
     source = replace(source, rope=None if override is None else str(override))
     device = ("cpu" if on_cpu else "cuda") if device_map is None else str(device_map)
-    return Blueprint(LanguageModel(model, tokenizer, source), device, gguf is None or folder is not None)
+    return Blueprint(LanguageModel(model, tokenizer, source), device, is_converted)
+
+
+def read_config(name: str, revision: str | None = None, trust_remote_code: bool = False) -> tuple[ModelSource, Any]:
+    """Where a model's config is, and the config; there may be neither weights nor a tokenizer.
+
+    Parameters
+    ----------
+    name
+        As for ``attnprobe.load``, or the path of a ``config.json``.
+
+    Raises
+    ------
+    InputError
+        As ``load``, as far as the config can tell.
+    """
+    path = Path(name).expanduser()
+    is_config = path.suffix == ".json"
+    if is_config and not path.is_file():
+        raise InputError(f'no config "{name}": no such file; give a config.json, or {ACCEPTED}')
+    with quiet_transformers(progress=False):
+        if (is_config or (path / "config.json").is_file()) and revision is None:
+            source, options = ModelSource(name, str(path)), dict[str, Any]()
+        else:
+            source, options, _ = _place(name, revision)
+        return source, _causal_config(source, {**options, "trust_remote_code": trust_remote_code})
+
+
+def _place(name: str, revision: str | None) -> tuple[ModelSource, dict[str, Any], bool]:
+    """Where config and tokenizer are, how transformers reads them there, and whether a GGUF file is converted."""
+    gguf = _gguf_file(name)
+    folder = None if gguf is None else _converted(gguf)
+    if gguf is not None and folder is None:
+        return ModelSource(name, resolved=str(gguf.parent)), {"gguf_file": gguf.name}, False
+    source = resolve(name, revision, lambda _: None) if folder is None else ModelSource(name, str(folder))
+    return source, {} if source.revision is None else {"revision": source.revision}, True
+
+
+def _causal_config(source: ModelSource, options: dict[str, Any]) -> Any:
+    from transformers import AutoConfig
+
+    with explained(source):
+        config = AutoConfig.from_pretrained(source.resolved, **options)
+    check_causal((getattr(config, "architectures", None) or [type(config).__name__])[0], config)
+    return config
 
 
 def _gguf_file(name: str) -> Path | None:

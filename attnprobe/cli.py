@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -52,7 +53,9 @@ from attnprobe.cli_options import (
 from attnprobe.cli_output import Commands, print_json, print_lines, reported
 from attnprobe.cli_plan import plan
 from attnprobe.cli_report import report
+from attnprobe.cli_rope import rope
 from attnprobe.cli_study import study
+from attnprobe.cli_tasks import filler, needle, niah
 from attnprobe.terminal import count, say, speaks_unicode, work_bar
 
 if TYPE_CHECKING:
@@ -75,12 +78,18 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
-    app()
+    try:
+        app()
+    except Exception:
+        # A bug's traceback quotes texts of users.
+        for line in traceback.format_exc().rstrip("\n").split("\n"):
+            say(line)
+        sys.exit(1)
 
 
 def _version(wanted: bool) -> None:
     if wanted:
-        print(f"attnprobe {__version__}")
+        print_lines([f"attnprobe {__version__}"])
         raise typer.Exit
 
 
@@ -235,6 +244,10 @@ app.command()(heatmap)
 app.command()(report)
 app.command(help=HELP)(figure)
 app.command()(plan)
+app.command()(needle)
+app.command()(niah)
+app.command()(filler)
+app.add_typer(rope, name="rope")
 app.command(name="run")(cli_grid.run)
 app.command(name="merge")(cli_grid.merge)
 

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 import typer
 
 from attnprobe.cli_options import Quiet
-from attnprobe.cli_output import reported
-from attnprobe.report.figure_kinds import ABOUT
+from attnprobe.cli_output import leave_if_incomplete, reported
+from attnprobe.report.figure_kinds import ABOUT, EXAMPLES, NEEDLE_FILE
 from attnprobe.terminal import say
 
 HELP = "\n".join(
@@ -17,12 +17,25 @@ HELP = "\n".join(
         "Draw a figure for print or slides: PNG, SVG or PDF.",
         "",
         "\b",
-        "Of KIND",
-        *(f"  {name:10}{about}" for name, about in ABOUT.items()),
+        "Of KIND, each with an example",
+        *(
+            line
+            for name, about in ABOUT.items()
+            for line in (f"  {name:10}{about}", f"            attnprobe figure {EXAMPLES[name]}")
+        ),
         "",
         "curve, layers, heads, distance and sinks are drawn from a run, from runs with as many documents each (their "
-        "mean) or from a study; answer and prompt from one run; compare from two to seven of them; needle from a JSON "
-        "file with lengths, depths, values, label and unit.",
+        "mean) or from a study; answer and prompt from one run; compare from two to seven of them. depths are drawn "
+        "from the folder of a niah task, answers also from a needle or multi-document one, published from the latter, "
+        "fillers and parts from a filler control, link from any task.",
+        "",
+        "\b",
+        "needle is drawn from the folder of a niah task, see --metric, or from a JSON",
+        "file; its values have a row for each length, null where nothing was measured,",
+        "and its depths go from 0 (start) to 1 (end):",
+        *(f"  {line}" for line in NEEDLE_FILE),
+        "",
+        "Exit status 1 where a part of a folder could not be read, which is then named; the rest is drawn.",
     ]
 )
 
@@ -31,13 +44,21 @@ def figure(
     kind: Annotated[str, typer.Argument(metavar="KIND", help="What to draw, of the list above.")],
     sources: Annotated[
         list[Path],
-        typer.Argument(metavar="RUN_OR_STUDY...", help="Run files (.safetensors); folders of measure or study."),
+        typer.Argument(metavar="RUN_OR_FOLDER...", help="Run files (.safetensors); folders of measure, study, tasks."),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The picture: a name with .png, .svg or .pdf.")],
     layer: Annotated[list[int] | None, typer.Option(help="This layer only; may be repeated. [default: all]")] = None,
     norm: Annotated[
         str | None,
         typer.Option(help="Of a curve of runs: share, log_share, mass, density or advantage. [default: share]"),
+    ] = None,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(help="Name of a line of compare; one for each, in their order. [default: as the files]"),
+    ] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(help="Of needle from a niah folder: strict, lenient, logprob, ... [default: strict]"),
     ] = None,
     width: Annotated[
         Literal["column", "page"], typer.Option(help="3.3 inches, for a column of two, or 6.9, for a page.")
@@ -56,7 +77,6 @@ def figure(
         options: dict[str, Any] = {"layers": layer} if layer else {}
         if norm is not None:
             options["norm"] = norm
-        draw(kind, read_for(kind, sources, faults), out, width=width, **options)
-        for fault in faults:
-            say(f"left out: {fault}")
+        draw(kind, read_for(kind, sources, faults, label, metric), out, width=width, **options)
         say(f"figure in {out}", quiet)
+        leave_if_incomplete(faults)

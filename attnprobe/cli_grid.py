@@ -24,7 +24,9 @@ def run(
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Try cells again that failed before.")] = False,
     explain: Annotated[
         str | None,
-        typer.Option(metavar="KIND", help="Print an example config of a kind (study), with every key, and end."),
+        typer.Option(
+            metavar="KIND", help="Print an example config of a kind (study, niah, ...), with every key, and end."
+        ),
     ] = None,
     json_: Json = False,
     quiet: Quiet = False,
@@ -34,7 +36,7 @@ def run(
     The same command goes on where it was interrupted or killed. Under accelerate launch, its cells are shared out over
     the processes: accelerate launch -m attnprobe run CONFIG.
     """
-    with reported():
+    with reported(kept="the config's out"):
         from attnprobe.grid_config import load_config, runner_of
 
         if explain is not None:
@@ -45,11 +47,7 @@ def run(
         if config is None:
             raise InputError("give a CONFIG file to run, or --explain study for an example of one")
         loaded = load_config(config, set_ or ())
-        try:
-            status = runner_of(loaded)(loaded, quiet=quiet, retry_failed=retry_failed, as_json=json_)
-        except KeyboardInterrupt:
-            say("interrupted: finished cells are kept; the same command goes on from there")
-            raise typer.Exit(130) from None
+        status = runner_of(loaded)(loaded, quiet=quiet, retry_failed=retry_failed, as_json=json_)
         if status:
             raise typer.Exit(status)
 

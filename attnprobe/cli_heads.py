@@ -24,7 +24,6 @@ from attnprobe.cli_options import (
     TrustRemoteCode,
 )
 from attnprobe.cli_output import print_json, print_lines, reported
-from attnprobe.terminal import say
 
 
 def heads(
@@ -82,7 +81,7 @@ def heads(
     picture (heads.png) and a summary (heads.json). Every finished cell is kept in OUT at once; the same command goes on
     where it was interrupted.
     """
-    with reported():
+    with reported(kept=out):
         from attnprobe.heads_command import run_heads
         from attnprobe.heads_options import HeadsOptions
         from attnprobe.heads_text import heads_lines
@@ -99,29 +98,25 @@ def heads(
             n_heads=top,
             split=split,
         )
-        try:
-            result = run_heads(
-                model,
-                prompts,
-                options,
-                out,
-                n_documents=n_documents,
-                limit=limit,
-                form={"layout": layout, "markers": markers, "template": template},
-                loading={
-                    "dtype": dtype,
-                    "device_map": device_map,
-                    "attn_implementation": attn_implementation,
-                    "rope": rope,
-                    "revision": revision,
-                    "trust_remote_code": trust_remote_code,
-                },
-                retry_failed=retry_failed,
-                quiet=quiet,
-            )
-        except KeyboardInterrupt:
-            say(f"interrupted: every finished cell is kept in {out}; the same command goes on from there")
-            raise typer.Exit(130) from None
+        result = run_heads(
+            model,
+            prompts,
+            options,
+            out,
+            n_documents=n_documents,
+            limit=limit,
+            form={"layout": layout, "markers": markers, "template": template},
+            loading={
+                "dtype": dtype,
+                "device_map": device_map,
+                "attn_implementation": attn_implementation,
+                "rope": rope,
+                "revision": revision,
+                "trust_remote_code": trust_remote_code,
+            },
+            retry_failed=retry_failed,
+            quiet=quiet,
+        )
         if result is None:
             return
         if json_:

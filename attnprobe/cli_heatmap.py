@@ -79,7 +79,9 @@ def heatmap(
     """Show a prompt's text with every token shaded by the attention it got.
 
     Writes one page a prompt that works offline and can be mailed: choose layers and heads, pick an answer token,
-    search. A saved run needs the extras "columns", "keys" and "top", and no model.
+    search. Each page is written as soon as its prompt is measured. A second call measures all of its prompts again; to
+    go on after an interruption, keep runs with measure --extras columns,keys,top, which resumes, and give those: a
+    saved run with these extras needs no model.
     """
     with reported():
         pairs = _pairs(heads)

@@ -22,6 +22,14 @@ AttnImplementation = Annotated[
     str | None, typer.Option(help="sdpa, eager, flash_attention_2, ... [default: transformers' choice]")
 ]
 Rope = Annotated[str | None, typer.Option(help='RoPE override, e.g. "yarn:factor=4". [default: the model\'s own]')]
+Scalings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--scaling",
+        help='RoPE scaling, e.g. none, linear:4, dynamic:4, "yarn:factor=4"; may be repeated.',
+    ),
+]
+Lengths = Annotated[str | None, typer.Option(help="Prompt lengths, tokens, e.g. 2k,8k,16k; k is 1024.")]
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub id. [default: main]")]
 TrustRemoteCode = Annotated[bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")]
 
@@ -89,20 +97,20 @@ def sampling_arguments(sample: bool, temperature: float | None, top_p: float | N
 
 def layer_numbers(text: str | None) -> list[int] | None:
     """``--layers 0-5,7`` as layer numbers."""
-    return None if text is None else _numbers("--layers", text)
+    return None if text is None else listed_numbers("--layers", text)
 
 
 def head_numbers(text: str | None) -> list[int] | list[tuple[int, int]] | None:
     """``--heads 0-3`` as head numbers, ``--heads 12:3,14:0`` as (layer, head) pairs."""
     if text is None or ":" not in text:
-        return None if text is None else _numbers("--heads", text)
+        return None if text is None else listed_numbers("--heads", text)
     pairs = [re.fullmatch(r"\s*(\d+):(\d+)\s*", part) for part in text.split(",")]
     if not all(pairs):
         raise InputError(f'--heads is "{text}"; give heads like 0-3,5, or layer:head pairs like 12:3,14:0')
     return [(int(pair[1]), int(pair[2])) for pair in pairs if pair]
 
 
-def _numbers(option: str, text: str) -> list[int]:
+def listed_numbers(option: str, text: str) -> list[int]:
     """``0-5,7`` as a list of numbers, each once, ascending."""
     numbers: set[int] = set()
     for part in text.split(","):
@@ -119,6 +127,25 @@ def kept_bytes(text: str) -> int:
         return bytes_of(text)
     except ValueError as error:
         raise InputError(f'--keep-runs is "{text}"; it {error}') from error
+
+
+def prompt_lengths(text: str | None) -> list[int]:
+    """``--lengths 2k,8192`` as tokens, each once, ascending; k is 1024."""
+    if text is None:
+        return []
+    parts = [re.fullmatch(r"\s*(\d{1,9})(k?)\s*", part) for part in text.lower().split(",")]
+    lengths = {int(part[1]) * (1024 if part[2] else 1) for part in parts if part}
+    if not all(parts) or 0 in lengths:
+        raise InputError(f'--lengths is "{text}"; give numbers of tokens like 2k,8k,16000 (k is 1024)')
+    return sorted(lengths)
+
+
+def depth_parts(text: str) -> tuple[float, ...]:
+    """``--depths 0,0.5,1`` as parts of a text, in the order given."""
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError as error:
+        raise InputError(f'--depths is "{text}"; give numbers from 0 (start) to 1 (end) like 0,0.5,1') from error
 
 
 def listed_names(option: str, text: str) -> tuple[str, ...]:

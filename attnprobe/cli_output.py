@@ -6,13 +6,14 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
 
 from attnprobe.errors import CaptureError, InputError
-from attnprobe.terminal import say
+from attnprobe.terminal import plain, say
 
 # typer's, whichever version of click it has inside.
 _USAGE_ERROR: Any = typer.BadParameter.__base__
@@ -46,10 +47,15 @@ def _refused_in_one_line() -> Iterator[None]:
 
 
 @contextmanager
-def reported(*options: str) -> Iterator[None]:
+def reported(*options: str, kept: str | Path = "") -> Iterator[None]:
     """Turn what the user can mend into one line and exit status 2, and Ctrl-C into 130; bugs keep their traceback.
 
-    Arguments of Python functions that errors may name are given as ``options``, where the command has them as such.
+    Parameters
+    ----------
+    options
+        Arguments of Python functions that errors may name, which the command has as options.
+    kept
+        Where a command keeps every finished cell, so that the same command goes on.
     """
     try:
         yield
@@ -60,7 +66,8 @@ def reported(*options: str) -> Iterator[None]:
         say(_out_of_memory(error))
         raise typer.Exit(2) from error
     except KeyboardInterrupt:
-        say("interrupted")
+        where = f": every finished cell is kept in {kept}; the same command goes on from there" if kept else ""
+        say(f"interrupted{where}")
         raise typer.Exit(130) from None
     except RuntimeError as error:
         # torch's own class; comparing names spares an import of torch.
@@ -89,11 +96,19 @@ def _out_of_memory(error: BaseException) -> str:
     )
 
 
+def leave_if_incomplete(faults: Sequence[str]) -> None:
+    """Name what a result lacks, also when quiet, and leave with exit status 1; do nothing where it lacks nothing."""
+    for fault in faults:
+        say(f"left out: {fault}")
+    if faults:
+        raise typer.Exit(1)
+
+
 def print_json(value: Any) -> None:
-    """Print a result on standard output as JSON."""
+    """Print a result on standard output as JSON, all of it ASCII, which a terminal shows as it is."""
     print(json.dumps(value, indent=1, allow_nan=False))
 
 
 def print_lines(lines: list[str]) -> None:
     """Print a result on standard output, for people."""
-    print("\n".join(lines))
+    print("\n".join(map(plain, lines)))

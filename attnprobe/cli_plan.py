@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -38,8 +39,12 @@ if TYPE_CHECKING:
 
 
 def plan(
+    ctx: typer.Context,
     prompts: Annotated[
-        str | None, typer.Argument(metavar="[PROMPTS]", help="Prompt file, or - for standard input.")
+        str | None,
+        typer.Argument(
+            metavar="[PROMPTS|CONFIG]", help="Prompt file, or - for standard input; or the config of a task (.yaml)."
+        ),
     ] = None,
     model: Annotated[
         str | None, typer.Option("--model", "-m", help="Alias (smollm2), hub id, folder, or .gguf file.")
@@ -103,7 +108,7 @@ def plan(
     json_: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Say what a measurement or a study takes; loads no weights.
+    """Say what a measurement, a study or a task takes; loads no weights.
 
     Tokens are exact (of a study: nearly); memory and time are estimates. Exit status 1 where a prompt does not fit the
     model's window. With --power, which needs no prompts and no model: how many questions a study should have.
@@ -116,6 +121,9 @@ def plan(
                 what = "PROMPTS" if prompts is not None else "--model"
                 raise InputError(f"{what} has no effect with --power, which plans without a model; leave it out")
             _print_power(power, half_width, sd_log, json_)
+            return
+        if prompts is not None and prompts.endswith((".yaml", ".yml")):
+            _plan_config(ctx, Path(prompts), json_, quiet)
             return
         if prompts is None or model is None:
             raise InputError("give PROMPTS and --model, or --power with --half-width")
@@ -215,6 +223,33 @@ def _plan_study(
     forced = None if generates else [record.prompt.answer for record in read.records]
     questions = questions_of(read.records, forced)
     return plan_study(_blueprint(model, quiet, loading), questions, options, kept, quiet)
+
+
+def _plan_config(ctx: typer.Context, path: Path, as_json: bool, quiet: bool) -> None:
+    """Plan the task of a config on its models, which says all that the other options could."""
+    from attnprobe.grid_config import load_config
+    from attnprobe.plan_text import task_plan_lines
+    from attnprobe.tasks.task_data import TASKS
+    from attnprobe.tasks.task_plan import plan_task
+
+    for name in ctx.params:
+        source = ctx.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE" and name not in ("prompts", "json_", "quiet"):
+            raise InputError(f"{_option(name)} has no effect with a config, which says it itself; leave it out")
+    config: Any = load_config(path)
+    if config.kind not in TASKS:
+        remedy = "; plan it with PROMPTS, --model and --study" if config.kind == "study" else ""
+        raise InputError(f"{path} is of kind {config.kind}, not one of {', '.join(TASKS)}{remedy}")
+    if config.endpoint is not None:
+        raise InputError(f"{path} observes a server, whose time cannot be told")
+    options = config.options()
+    plans = [plan_task(_blueprint(name, quiet, config.loading), options, quiet) for name in config.models]
+    if as_json:
+        print_json([one.to_dict() for one in plans])
+    else:
+        print_lines([line for one in plans for line in task_plan_lines(one)])
+    if any(one.too_long for one in plans):
+        raise typer.Exit(1)
 
 
 def _option(name: str) -> str:

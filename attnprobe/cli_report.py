@@ -8,14 +8,14 @@ from typing import Annotated
 import typer
 
 from attnprobe.cli_options import Json, Quiet
-from attnprobe.cli_output import print_json, print_lines, reported
+from attnprobe.cli_output import leave_if_incomplete, print_json, print_lines, reported
 from attnprobe.terminal import say, size, wrapped
 
 
 def report(
     sources: Annotated[
         list[str],
-        typer.Argument(metavar="RUN_OR_FOLDER...", help="Run files, or folders that measure or study wrote."),
+        typer.Argument(metavar="RUN_OR_FOLDER...", help="Run files, or folders that measure, study or a task wrote."),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The page; a summary goes beside it, as .md.")] = Path(
         "report.html"
@@ -26,7 +26,8 @@ def report(
     """Report a run, a measurement or a study as one page.
 
     The page works offline and can be mailed: curves with intervals, budget, layers and heads, texts, and how it was
-    measured. Several sources are compared on the same axes. Exit status 1 where a part of a folder could not be read.
+    measured. Several sources are compared on the same axes. Of tasks it has verdicts, pictures and tables. Exit
+    status 1 where a part of a folder could not be read.
     """
     with reported():
         from attnprobe.report.report import write_report
@@ -44,8 +45,5 @@ def report(
         else:
             for series in written.series:
                 print_lines(wrapped(f"{series.name}: {series.verdict.headline}", indent="  "))
-        for fault in written.faults:
-            say(f"left out: {fault}", quiet)
         say(f"{written.page} ({size(written.page.stat().st_size)}) and {written.summary.name}", quiet)
-        if written.faults:
-            raise typer.Exit(1)
+        leave_if_incomplete(written.faults)

@@ -27,7 +27,6 @@ from attnprobe.cli_options import (
 )
 from attnprobe.cli_output import reported
 from attnprobe.errors import InputError
-from attnprobe.terminal import say
 
 
 def study(
@@ -93,7 +92,7 @@ def study(
     variation is position. Every finished cell is kept in OUT at once; the same command goes on where it was
     interrupted.
     """
-    with reported("n_documents", "gold_only"):
+    with reported("n_documents", "gold_only", kept=out):
         from attnprobe.grid_processes import own_device
         from attnprobe.study_command import StudyInput, print_study, run_study
         from attnprobe.study_options import StudyOptions, check_changes
@@ -135,10 +134,6 @@ def study(
                 f'--preamble has no effect with --variants "{variants}"; add preamble to them, or leave --preamble out'
             )
         check_changes(options.variants, form)
-        try:
-            result = run_study(given, options, out, keep_runs=kept, retry_failed=retry_failed, quiet=quiet)
-        except KeyboardInterrupt:
-            say(f"interrupted: every finished cell is kept in {out}; the same command goes on from there")
-            raise typer.Exit(130) from None
+        result = run_study(given, options, out, keep_runs=kept, retry_failed=retry_failed, quiet=quiet)
         if result is not None and print_study(result, json_):
             raise typer.Exit(1)

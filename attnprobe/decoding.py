@@ -19,6 +19,8 @@ from attnprobe.architecture import attention_layers, decoder_of
 from attnprobe.errors import InputError
 from attnprobe.interrupts import forward_hook
 from attnprobe.models import input_device
+from attnprobe.rope import changes_with_length
+from attnprobe.rope_frequencies import reset_frequencies
 
 Progress = Callable[[str, int, int], None]
 """Called as ``progress(stage, done, total)`` with stage ``prefill`` (tokens) or ``decode`` (answer tokens)."""
@@ -108,8 +110,11 @@ _PROBE_TOKENS, _PROBE_PADDING = 24, 9
 
 
 def pads_safely(model: nn.Module) -> bool:
-    """Whether left padding changes nothing: the model can be told positions, and its states skip the padding."""
-    if "position_ids" not in forward_parameters(model):
+    """Whether left padding changes nothing: the model can be told positions, and its states skip the padding.
+
+    Rotary frequencies that depend on the length would be those of the longest prompt for all.
+    """
+    if "position_ids" not in forward_parameters(model) or changes_with_length(decoder_of(model).config):
         return False
     # The last token comes alone, as in decoding.
     whole = _PROBE_TOKENS - 1
@@ -120,6 +125,11 @@ def pads_safely(model: nn.Module) -> bool:
 
 def continues_prefill(model: nn.Module) -> bool:
     """Whether feeding a prompt in chunks gives the logits of feeding it at once."""
+    return not changes_with_length(decoder_of(model).config) and takes_chunks(model)
+
+
+def takes_chunks(model: nn.Module) -> bool:
+    """The same of a short prompt alone, for which no rotary frequencies change."""
     return _agree(model, "chunks", lambda: _probe(model, 0, None), lambda: _probe(model, 0, 10))
 
 
@@ -184,6 +194,7 @@ def forced_logprobs(
     -------
     float32 ``[B, T]`` on the CPU, natural log.
     """
+    reset_frequencies(model)
     n_tokens = batch.ids.shape[1]
     step = n_tokens - n_before if prefill_chunk is None else prefill_chunk
     accepted = forward_parameters(model)
@@ -263,6 +274,7 @@ def generate(
 
     options = dict(options or {})
     check_generation_options(options, do_sample)
+    reset_frequencies(model)
     if (getattr(model.generation_config, "num_return_sequences", None) or 1) > 1:
         # transformers checks this one against the rest before the arguments below take precedence.
         options["generation_config"] = copy(options.get("generation_config") or GenerationConfig())

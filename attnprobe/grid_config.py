@@ -32,6 +32,16 @@ class Kind:
 
 KINDS: dict[str, Kind] = {
     "study": Kind("attnprobe.study_config:StudyConfig", "attnprobe.study_command:run_study_config"),
+    "rope": Kind("attnprobe.rope_config:RopeConfig", "attnprobe.rope_command:run_rope_config"),
+    **{
+        name: Kind(f"attnprobe.tasks.task_config:{model}", "attnprobe.tasks.task_command:run_task_config")
+        for name, model in (
+            ("needle_sweep", "NeedleSweepConfig"),
+            ("niah", "NiahConfig"),
+            ("filler_control", "FillerControlConfig"),
+            ("multi_doc", "MultiDocConfig"),
+        )
+    },
 }
 """Every kind of config, by name."""
 
@@ -186,6 +196,8 @@ def _message(error: ErrorDetails, given: YamlValue, model: type[Config], path: P
         return f'{where}: "{name}" must be {expected}, not {_shown(value)}'
     if error["type"] in _WANTED:
         return f'{where}: "{name}" must be {_WANTED[error["type"]]}, not {_shown(value)}'
+    if error["type"] == "value_error" and isinstance(error["ctx"]["error"], InputError):  # a sentence of its own
+        return f"{where}: {error['ctx']['error']}"
     said = str(error["ctx"]["error"]) if error["type"] == "value_error" else error["msg"]
     said = said.removeprefix("Input should ").removeprefix("must ").removeprefix("be ")
     return f'{where}: "{name}" must be {said[:1].lower()}{said[1:]}, not {_shown(value)}'

@@ -25,6 +25,9 @@ SCHEMA = 1
 
 _HASHED = {
     "questions_sha256": "the questions, their order, their form (layout, markers, template) or their answers",
+    "items_sha256": "the needles, or the file that they are from",
+    "prompts_sha256": "the prompts' file",
+    "filler_sha256": "the texts of the filler",
     "weights_sample_sha256": "the model's weights or their dtype",
     "tokenizer_sha256": "the tokenizer's vocabulary or chat template",
 }
@@ -150,6 +153,21 @@ def _short(text: str) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
+def same_grid(folder: Path, content: Mapping[str, Any], name: str | Path) -> dict[str, Any]:
+    """What ``grid.json`` in a folder says, which errors call ``name``.
+
+    Raises
+    ------
+    InputError
+        When it is not of the grid with this content, or cannot be read.
+    """
+    known = read_grid(folder)
+    found = difference(known, content, ("there", "now"))
+    if found is not None:
+        raise InputError(f"{name} holds results of other settings: {found}. Give another folder, or undo that")
+    return known
+
+
 @contextmanager
 def opened_grid(
     folder: Path,
@@ -209,10 +227,7 @@ def _settle(folder: Path, content: Mapping[str, Any], quiet: bool, name: str | P
             raise InputError(f"{folder} has cells, but no {GRID} that says of what; give another folder")
         write_grid(folder, content)
         return
-    known = read_grid(folder)
-    found = difference(known, content, ("there", "now"))
-    if found is not None:
-        raise InputError(f"{name} holds results of other settings: {found}. Give another folder, or undo that")
+    known = same_grid(folder, content, name)
     (now,) = content["versions"]
     if now not in known["versions"]:
         before = known["versions"][-1]

@@ -6,6 +6,7 @@ import filecmp
 import shutil
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,8 @@ def merge(folders: Sequence[str | Path], out: str | Path, derived: Collection[st
     out
         A folder that does not exist yet, or is empty. It can be gone on with like any other.
     derived
-        Names of files that were made from all cells of a folder. They are not taken: they would speak of a part.
+        Names, or patterns of names (``*.png``), of files that were made from all cells of a folder. They are not
+        taken: they would speak of a part.
 
     Raises
     ------
@@ -124,7 +126,8 @@ def _copy_others(sources: Sequence[Path], out: Path, derived: Collection[str]) -
         own = {path.parent for path in source.rglob(GRID)}
         records = {path for folder in own for path in (*shards(folder), folder / GRID)}
         for path in sorted(source.rglob("*")):
-            if path.is_file() and path not in records and path.name not in derived and not path.name.startswith("."):
+            made = any(fnmatchcase(path.name, pattern) for pattern in (*derived, ".*"))
+            if path.is_file() and path not in records and not made:
                 found.setdefault(path.relative_to(source), []).append(path)
     differing = [place for place, paths in sorted(found.items()) if _differ(paths)]
     for place, paths in found.items():

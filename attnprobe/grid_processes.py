@@ -38,12 +38,16 @@ class Cell:
         Whatever the work needs; not stored.
     group
         Cells of a lower group are done first, e.g. those of one model before those of the next.
+    chain
+        Cells of one chain have one group, and stay on one process in the order in which they are given, e.g. as each
+        goes on from what the one before it left. A chain that is too long for that is cut. None: a cell by itself.
     """
 
     key: str
     cost: float
     work: Any = field(compare=False)
     group: int = 0
+    chain: str | None = None
 
 
 def this_process(environment: Mapping[str, str] | None = None) -> tuple[int, int]:
@@ -86,9 +90,10 @@ def own_device(environment: Mapping[str, str] | None = None) -> str | None:
 def deal(cells: Sequence[Cell], n_processes: int) -> list[list[Cell]]:
     """Each process's cells, in the order in which it does them.
 
-    The longest cell goes first, always to the process that has the least to do so far (of several, to the one with
-    the fewest cells, then the lowest number). Cells that are done already are dealt, too: processes read at different
-    times what is done, and must still agree. A process does its cells by group, and the longest of a group first.
+    The longest chain goes first, always to the process that has the least to do so far (of several, to the one with
+    the fewest cells, then the lowest number); a cell without a chain is one by itself. Cells that are done already are
+    dealt, too: processes read at different times what is done, and must still agree. A process does its cells by
+    group, and the longest chain of a group first.
 
     Parameters
     ----------
@@ -97,13 +102,38 @@ def deal(cells: Sequence[Cell], n_processes: int) -> list[list[Cell]]:
     n_processes
         How many processes there are.
     """
+    chains = _chains(cells, n_processes)
+    costs = [sum(cells[place].cost for place in chain) for chain in chains]
+    groups = [cells[chain[0]].group for chain in chains]
     hands: list[list[int]] = [[] for _ in range(n_processes)]
     heap = [(0.0, 0, number) for number in range(n_processes)]
-    for place in sorted(range(len(cells)), key=lambda i: (-cells[i].cost, cells[i].group, i)):
+    for i in sorted(range(len(chains)), key=lambda i: (-costs[i], groups[i], chains[i][0])):
         load, n_cells, number = heap[0]
-        hands[number].append(place)
-        heapq.heapreplace(heap, (load + cells[place].cost, n_cells + 1, number))
-    return [[cells[i] for i in sorted(hand, key=lambda i: (cells[i].group, -cells[i].cost, i))] for hand in hands]
+        hands[number].append(i)
+        heapq.heapreplace(heap, (load + costs[i], n_cells + len(chains[i]), number))
+    return [
+        [cells[place] for i in sorted(hand, key=lambda i: (groups[i], -costs[i], chains[i][0])) for place in chains[i]]
+        for hand in hands
+    ]
+
+
+def _chains(cells: Sequence[Cell], n_processes: int) -> list[list[int]]:
+    """Places of the cells by chain; no part of a chain costs more than the even share of a process, or is one cell."""
+    places: dict[str | int, list[int]] = {}
+    for place, cell in enumerate(cells):
+        places.setdefault(place if cell.chain is None else cell.chain, []).append(place)
+    most = sum(cell.cost for cell in cells) / n_processes
+    parts = []
+    for chain in places.values():
+        parts.append([chain[0]])
+        spent = cells[chain[0]].cost
+        for place in chain[1:]:
+            if n_processes > 1 and spent + cells[place].cost > most:
+                parts.append([])
+                spent = 0.0
+            parts[-1].append(place)
+            spent += cells[place].cost
+    return parts
 
 
 def is_out_of_memory(error: BaseException) -> bool:

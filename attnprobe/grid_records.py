@@ -57,12 +57,15 @@ def read_cells(folder: str | Path) -> dict[str, Record]:
 SAME = 1e-4
 """Relative and absolute difference up to which two numbers of a result are the same."""
 
+HOW = "how"
+"""The part of a result that says how it was reached, which depends on what the process did before."""
+
 
 def joined(records: Iterable[tuple[Path, Record]]) -> dict[str, Record]:
     """One record a cell, of many in files; done before failed, the last failure before earlier ones.
 
     Results of one cell are the same when their numbers are within ``SAME``: what was computed before in a process may
-    change how floating-point numbers are rounded.
+    change how floating-point numbers are rounded. What is in them under ``HOW`` is not compared.
 
     Raises
     ------
@@ -74,12 +77,16 @@ def joined(records: Iterable[tuple[Path, Record]]) -> dict[str, Record]:
         key = record["key"]
         if key not in known or known[key][1]["status"] == "failed":
             known[key] = path, record
-        elif record["status"] == "done" and not _same(record["result"], known[key][1]["result"]):
+        elif record["status"] == "done" and not _same(*map(_compared, (record, known[key][1]))):
             raise InputError(
                 f'cell "{key}" has one result in {known[key][0]} and another one in {path}: its work is not '
                 "reproducible, or was changed in between; delete the line that is wrong"
             )
     return {key: record for key, (_, record) in known.items()}
+
+
+def _compared(record: Record) -> dict[str, Any]:
+    return {name: value for name, value in record["result"].items() if name != HOW}
 
 
 def _same(first: Any, second: Any) -> bool:

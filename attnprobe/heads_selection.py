@@ -145,10 +145,10 @@ def select(
     rng = generator(seed)
     flat = values.reshape(len(values), -1)  # [question, layer * head]
     usable = np.flatnonzero(np.isfinite(flat).any(axis=1))
-    first, second = _halves(usable, split, rng)
+    first, second = halves(usable, split, rng)
     known = np.flatnonzero(np.isfinite(flat[usable]).all(axis=0))
     flat = flat[:, known]
-    places = _highest(flat[first], n_heads)
+    places = highest(flat[first], n_heads)
     reason = _reason(by, len(usable), len(second), len(places))
     p = _p_values(flat[second], places, draws, rng) if len(second) >= MIN_QUESTIONS and len(places) else None
     rest = np.setdiff1d(np.arange(flat.shape[1]), places)
@@ -174,7 +174,7 @@ def select(
     )
 
 
-def _halves(usable: np.ndarray, split: str, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+def halves(usable: np.ndarray, split: str, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Questions to choose on and questions held out, ascending; the one question of a single one is chosen on."""
     if split == "alternate":
         return (usable[1::2], usable[::2]) if len(usable) > 1 else (usable, usable[:0])
@@ -183,7 +183,7 @@ def _halves(usable: np.ndarray, split: str, rng: np.random.Generator) -> tuple[n
     return np.sort(shuffled[:n_first]), np.sort(shuffled[n_first:])
 
 
-def _highest(values: np.ndarray, n_heads: int) -> np.ndarray:
+def highest(values: np.ndarray, n_heads: int) -> np.ndarray:
     """Columns with the highest positive means, highest first; of equal ones the earlier."""
     if not values.size:
         return np.empty(0, dtype=np.int64)

@@ -81,7 +81,8 @@ def heatmaps_of_prompts(
     Raises
     ------
     InputError, CaptureError
-        Before the model is loaded, where the file, the prompt or ``out`` cannot be used; then as ``measure``.
+        Before the weights are loaded, where the file, a prompt, ``heads`` or ``out`` cannot be used, or a prompt does
+        not fit the model; then as ``measure``.
     """
     from attnprobe.readers import read_prompts
 
@@ -95,9 +96,8 @@ def heatmaps_of_prompts(
     from attnprobe.measuring import measure
     from attnprobe.models import load
 
+    _check_prompts(chosen, model, answers, heads, loading, options)
     lm = load(model, progress=not quiet, **loading)
-    if heads is not None:
-        check_selection(lm, Selection("share", None, list(heads)), keep_rows=True)
     pages = []
     for (number, one), target in zip(chosen, targets, strict=True):
         id = _id(number, one)
@@ -105,6 +105,26 @@ def heatmaps_of_prompts(
             run = measure(lm, one, answer=one.answer if answers == "file" else None, extras=EXTRAS, **options)
         pages.append(_written(run, id, target, heads))
     return pages
+
+
+def _check_prompts(
+    chosen: Sequence[tuple[int, Prompt]],
+    model: str,
+    answers: AnswerSource,
+    heads: Heads,
+    loading: Mapping[str, Any],
+    options: Mapping[str, Any],
+) -> None:
+    """What config and tokenizer can tell: that every prompt fits, and that the model has the heads."""
+    from attnprobe.blueprint import blueprint
+    from attnprobe.measuring import options_of, prepare
+
+    lm = blueprint(model, **loading).lm
+    if heads is not None:
+        check_selection(lm, Selection("share", None, list(heads)), keep_rows=True)
+    settings = options_of({**options, "extras": EXTRAS})
+    for number, one in chosen:
+        prepare(lm, number, one, one.answer if answers == "file" else None, settings)
 
 
 def _is_page(out: Path) -> bool:

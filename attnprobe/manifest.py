@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnprobe.architecture import implementation_of
-from attnprobe.rope import rope_in_use
+from attnprobe.rope import original_positions
+from attnprobe.rope_frequencies import rope_in_use
 
 if TYPE_CHECKING:
     from attnprobe.models import LanguageModel
@@ -31,6 +32,7 @@ def describe(lm: LanguageModel) -> dict[str, Any]:
             "config_sha256": _sha256(json.dumps(lm.model.config.to_dict(), sort_keys=True, default=str)),
             "attn_implementation": implementation_of(lm.model),
             "max_positions": lm.max_positions,
+            "original_positions": original_positions(lm.model.config),
             "device": str(lm.model.device),
         },
         "tokenizer": {

@@ -15,7 +15,9 @@ import torch
 from torch import nn
 
 from attnprobe.errors import InputError
-from attnprobe.rope import RopeOverride, apply_rope, assert_rope_applied, parse_rope, trained_positions
+from attnprobe.rope import apply_rope, trained_positions
+from attnprobe.rope_frequencies import assert_rope_applied
+from attnprobe.rope_parse import RopeOverride, parse_rope
 from attnprobe.sources import (
     ACCEPTED,
     ModelSource,
@@ -27,6 +29,7 @@ from attnprobe.sources import (
     quiet_transformers,
     resolve,
 )
+from attnprobe.terminal import plain, say
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,7 +150,7 @@ def load(
     attn_implementation
         As for ``from_pretrained``. None: transformers' choice for this model.
     rope
-        RoPE override, e.g. ``"yarn:factor=4"``; see ``attnprobe.rope.parse_rope``. With RoPE parameters by layer
+        RoPE override, e.g. ``"yarn:factor=4"``; see ``attnprobe.rope_parse.parse_rope``. With RoPE parameters by layer
         type (gemma3), it changes the full-attention layers only. Verified on the loaded model.
     revision
         Branch, tag or commit of a hub id.
@@ -172,9 +175,9 @@ def load(
         options["attn_implementation"] = attn_implementation
     if device_map is not None or not on_cpu:
         options["device_map"] = {"": "cuda:0"} if device_map is None else device_map
-    with _notice(f'loading "{name}"', progress) as say, quiet_transformers(progress):
-        source = resolve(name, revision, say)
-        say(f'loading "{name}"')
+    with _notice(f'loading "{name}"', progress) as notice, quiet_transformers(progress):
+        source = resolve(name, revision, notice)
+        notice(f'loading "{name}"')
         common: dict[str, Any] = {"trust_remote_code": trust_remote_code}
         if source.revision is not None:
             common["revision"] = source.revision
@@ -250,31 +253,32 @@ def _notice(text: str, progress: bool, after: float = 2.0) -> Iterator[Callable[
         yield lambda _: None
         return
     from rich.console import Console
+    from rich.text import Text
 
     console = Console(stderr=True)
-    status = console.status(text)
+    status = console.status(Text(plain(text)))
     shown = threading.Event()
     latest = text
 
     def show() -> None:
         shown.set()
         # a spinner where someone watches; a line where standard error is a log
-        status.start() if console.is_terminal else console.print(latest, markup=False, highlight=False, soft_wrap=True)
+        status.start() if console.is_terminal else say(latest)
 
-    def say(line: str) -> None:
+    def change(line: str) -> None:
         nonlocal latest
         if line == latest:
             return
         latest = line
-        status.update(line)
+        status.update(Text(plain(line)))
         if shown.is_set() and not console.is_terminal:
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
+            say(line)
 
     timer = threading.Timer(after, show)
     timer.daemon = True
     timer.start()
     try:
-        yield say
+        yield change
     finally:
         timer.cancel()
         timer.join()

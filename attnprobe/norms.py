@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnprobe.errors import InputError
-from attnprobe.spans import SPAN_KINDS, is_secondary
+from attnprobe.spans import SPAN_KINDS, budget_kind
 
 if TYPE_CHECKING:
     from attnprobe.run import Run
@@ -112,19 +112,19 @@ def averaged(values: np.ndarray, norm: str) -> np.ndarray:
     Parameters
     ----------
     values
-        float64 [head, document] of :func:`head_values`: masses for ``share``, else of the norm itself.
+        float64 [..., head, document] of :func:`head_values`: masses for ``share``, else of the norm itself.
     norm
         One of ``NORMS``.
 
     Returns
     -------
     numpy.ndarray
-        float64 [document]; NaN where undefined.
+        float64 [..., document]; NaN where undefined.
     """
     if norm in ("mass", "share"):
-        mass = np.where(np.isnan(values).all(axis=0), np.nan, np.nan_to_num(values, nan=0.0).mean(axis=0))
-        return mass if norm == "mass" else _divide(mass, np.nansum(mass))
-    mean = mean_of_defined(values, axis=0)
+        mass = np.where(np.isnan(values).all(axis=-2), np.nan, np.nan_to_num(values, nan=0.0).mean(axis=-2))
+        return mass if norm == "mass" else _divide(mass, np.nansum(mass, axis=-1, keepdims=True))
+    mean = mean_of_defined(values, axis=-2)
     return np.exp(mean) if norm == "log_share" else mean
 
 
@@ -320,7 +320,7 @@ def _by_kind(run: Run, mean: np.ndarray) -> dict[str, float]:
 
 def _places(run: Run) -> dict[str, list[int]]:
     """Spans of each kind of a budget, by their places; sinks that were set apart are a kind of their own."""
-    kinds = ["secondary_sink" if is_secondary(span) else span.kind for span in run.spans]
+    kinds = [budget_kind(span) for span in run.spans]
     names = (*SPAN_KINDS, "secondary_sink") if "secondary_sink" in kinds else SPAN_KINDS
     return {name: [i for i, kind in enumerate(kinds) if kind == name] for name in names}
 

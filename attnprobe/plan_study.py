@@ -27,6 +27,7 @@ from attnprobe.extras import n_distance_bins
 from attnprobe.plan import about_model
 from attnprobe.prefix_cache import keeps_every_key
 from attnprobe.prompt import encode_answer
+from attnprobe.rope import changes_with_length
 from attnprobe.rotating import Question, matched_question, question_orders
 from attnprobe.spans import question_tokens
 from attnprobe.study_cells import ASKED, KINDS, own_answer_tokens
@@ -92,8 +93,8 @@ class StudyPlan:
 
 
 @dataclass(frozen=True)
-class _Pass:
-    """A forced pass, of which ``n_reused`` tokens are not fed, or a generation; and the variant that it measures."""
+class Pass:
+    """A forced pass, or a generation (``OWN``), of which ``n_reused`` tokens are not fed; and what it measures."""
 
     n_prompt: int
     n_answer: int
@@ -103,10 +104,12 @@ class _Pass:
 
     @property
     def n_tokens(self) -> int:
+        """Of prompt and answer."""
         return self.n_prompt + self.n_answer
 
 
-_OWN = "own"
+OWN = "own"
+"""The variant of a pass in which the model writes its own answer."""
 
 
 def plan_study(
@@ -137,14 +140,14 @@ def plan_study(
         raise InputError(
             f"{type(lm.model).__name__} does not use transformers' attention interface; it cannot be studied"
         )
-    passes: Counter[_Pass] = Counter()
+    passes: Counter[Pass] = Counter()
     cells: Counter[str] = Counter()
     too_long: dict[str, None] = {}
     n_documents = len(questions[0].prompt.documents)
     with work_bar("reading", len(questions), quiet) as advance:
         for number, question in enumerate(questions):
             own_orders = question_orders(question, options)
-            cells[_OWN] += len(own_orders) if question.answer is None else 1
+            cells[OWN] += len(own_orders) if question.answer is None else 1
             for variant in _with_cells(options):
                 cells[variant] += len(own_orders)
             for one in _passes(blueprint, question, own_orders, options):
@@ -167,7 +170,7 @@ def plan_study(
         # As one that writes: a prefix cache holds the keys of all layers, too.
         memory=memory(lm, shape, Workload(longest.n_prompt, longest.n_answer, longest.n_spans)),
         disk=_disk(shape, passes, n_documents, options, keep_runs),
-        seconds=sum(n * _seconds(shape, one, rates) for one, n in passes.items()) + CELL_SECONDS * cells.total(),
+        seconds=sum(n * pass_seconds(shape, one, rates) for one, n in passes.items()) + CELL_SECONDS * cells.total(),
         rates=rates,
     )
 
@@ -178,10 +181,11 @@ def _with_cells(options: StudyOptions) -> tuple[str, ...]:
 
 def _passes(
     blueprint: Blueprint, question: Question, own_orders: Sequence[Order], options: StudyOptions
-) -> Iterator[_Pass]:
+) -> Iterator[Pass]:
     """Every pass of a question. A prompt is encoded in the file's order; other orders move a token here or there."""
     lm = blueprint.lm
-    reuses = keeps_every_key(lm.model)
+    # Prompts of another length have other frequencies, but inside the original length: that is not counted on.
+    reuses = keeps_every_key(lm.model) and not changes_with_length(lm.model.config)
     prompt = matched_question(lm, question, options).prompt
     asked = prompt.encode(lm.tokenizer)
     n_answer = options.max_new_tokens
@@ -189,7 +193,7 @@ def _passes(
         n_answer = len(encode_answer(asked, lm.tokenizer, question.answer)[0])
     n_own = options.max_new_tokens if question.answer is None else own_answer_tokens(lm, asked.n_tokens, options)
     for _ in own_orders if question.answer is None else own_orders[:1]:
-        yield _Pass(asked.n_tokens, n_own, len(asked.spans) + 1, variant=_OWN)
+        yield Pass(asked.n_tokens, n_own, len(asked.spans) + 1, variant=OWN)
     shared = [0, *(_n_shared(before, order) for before, order in pairwise(own_orders))]
     for variant in _with_cells(options):
         plain = asked if variant == ASKED else variant_prompt(prompt, variant, options).encode(lm.tokenizer)
@@ -204,12 +208,12 @@ def _passes(
             n_before = _n_until(plain, n_documents) if reuses else 0
             if null is not None:
                 n_alike = _n_common(null, plain) if reuses else 0
-                yield _Pass(null.n_tokens, n_null, n_spans, min(n_before, n_alike), "null")
+                yield Pass(null.n_tokens, n_null, n_spans, min(n_before, n_alike), "null")
                 n_before = n_alike
-            yield _Pass(plain.n_tokens, n_answer, n_spans, min(n_before, row), variant)
+            yield Pass(plain.n_tokens, n_answer, n_spans, min(n_before, row), variant)
             if variant == ASKED and "effects" in options.extras:
                 for _ in range(len(prompt.documents) + 1):
-                    yield _Pass(plain.n_tokens, n_answer, n_spans, plain.n_tokens - 1 if reuses else 0)
+                    yield Pass(plain.n_tokens, n_answer, n_spans, plain.n_tokens - 1 if reuses else 0)
 
 
 def _n_shared(before: Order, order: Order) -> int:
@@ -229,26 +233,24 @@ def _n_common(first: EncodedPrompt, second: EncodedPrompt) -> int:
     return next((place for place, (a, b) in enumerate(pairs) if a != b), min(first.n_tokens, second.n_tokens))
 
 
-def _seconds(shape: ModelShape, one: _Pass, rates: Rates) -> float:
+def pass_seconds(shape: ModelShape, one: Pass, rates: Rates) -> float:
     """Seconds of one pass; a short one reads all weights nevertheless."""
-    is_forced = one.variant != _OWN
+    is_forced = one.variant != OWN
     whole = seconds(shape, Workload(one.n_prompt, one.n_answer, one.n_spans, is_forced=is_forced), rates)
-    if not is_forced:
-        return whole
     saved = seconds(shape, Workload(one.n_reused, 0, one.n_spans, is_forced=True), rates)
     read = shape.bytes * shape.n_active / (rates.bytes * DECODE_EFFICIENCY)
     return max(whole - saved, read)
 
 
 def _disk(
-    shape: ModelShape, passes: Mapping[_Pass, int], n_documents: int, options: StudyOptions, keep_runs: int
+    shape: ModelShape, passes: Mapping[Pass, int], n_documents: int, options: StudyOptions, keep_runs: int
 ) -> dict[str, int]:
     """Bytes of the arrays of all cells (``study_cells.reduced``), and of the runs that are kept whole."""
     n_layers, n_heads = len(shape.layers), max(layer.n_heads for layer in shape.layers)
     heads = 4 * n_layers * n_heads
     arrays = runs = 0
     for one, n in passes.items():
-        if one.variant in (None, _OWN):
+        if one.variant in (None, OWN):
             continue
         # Of raw and trimmed: mass, density, advantage; of the first row and the later ones: mass.
         curves, bins = 6 + 1 + (one.n_answer > 1), 0

@@ -6,6 +6,7 @@ from attnprobe.plan import Plan, PlannedPrompt
 from attnprobe.plan_study import StudyPlan
 from attnprobe.power import PlannedQuestions
 from attnprobe.spans import SPAN_KINDS
+from attnprobe.tasks.task_plan import TaskPlan
 from attnprobe.terminal import count, decimal, duration, fit, named, percent, size, table, wrapped
 
 _MOST_PROMPTS = 10
@@ -69,7 +70,32 @@ def study_plan_lines(plan: StudyPlan) -> list[str]:
     ]
 
 
-def _model_lines(plan: Plan | StudyPlan) -> list[str]:
+def task_plan_lines(plan: TaskPlan) -> list[str]:
+    """What ``attnprobe plan`` prints of a task's config."""
+    lines = [
+        *_model_lines(plan),
+        "",
+        *wrapped(
+            f"{plan.task}: {count(plan.cells, 'cell')} of {count(plan.items, 'item')}; the longest prompt: "
+            f"{count(plan.longest, 'token')}"
+        ),
+        "",
+    ]
+    if plan.too_long:
+        lines += wrapped(
+            f"! {count(len(plan.too_long), 'cell')} too long for the model's window: {named(plan.too_long)}",
+            indent="  ",
+        )
+    return [
+        *lines,
+        *wrapped(f"tokens: {plan.tokens:,} to feed, of {plan.prompt_tokens:,} in prompts", indent="  "),
+        *_memory_lines(plan),
+        *wrapped(f"disk: {size(plan.disk)} of arrays", indent="  "),
+        *wrapped(f"time: about {duration(plan.seconds)}; loading apart. {_rates(plan)}", indent="  "),
+    ]
+
+
+def _model_lines(plan: Plan | StudyPlan | TaskPlan) -> list[str]:
     window = "no limit of positions" if plan.max_positions is None else f"window {plan.max_positions:,} tokens"
     lines = wrapped(
         f"{plan.model}: {plan.n_parameters:,} parameters, {plan.dtype} on {plan.device}, "
@@ -83,7 +109,7 @@ def _model_lines(plan: Plan | StudyPlan) -> list[str]:
     return lines
 
 
-def _rates(plan: Plan | StudyPlan) -> str:
+def _rates(plan: Plan | StudyPlan | TaskPlan) -> str:
     return (
         f"An estimate from {plan.rates.flops / 1e9:,.0f} GFLOP/s and {plan.rates.bytes / 1e9:,.0f} GB/s, probed on "
         "this machine now; other programs make it longer."
@@ -148,7 +174,7 @@ def _document_table(prompt: PlannedPrompt) -> list[str]:
     return lines
 
 
-def _memory_lines(plan: Plan | StudyPlan) -> list[str]:
+def _memory_lines(plan: Plan | StudyPlan | TaskPlan) -> list[str]:
     parts = ", ".join(f"{name} {size(n_bytes)}" for name, n_bytes in plan.memory.items())
     return wrapped(
         f"memory: about {size(sum(plan.memory.values()))} at the peak ({parts}), and what Python and torch take "

@@ -12,11 +12,9 @@ import numpy as np
 from torch import nn
 
 from attnprobe.architecture import decoder_of, uses_interface
-from attnprobe.decoding import continues_prefill, forward_parameters, has_recurrent_layers
+from attnprobe.decoding import forward_parameters, has_recurrent_layers, takes_chunks
 from attnprobe.errors import InputError
-
-_ROPE_OF_LENGTH = ("dynamic", "longrope")
-"""RoPE types whose frequencies depend on the longest position: old keys would keep those of their own prompt."""
+from attnprobe.rope import changes_with_length, original_positions
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,6 +25,8 @@ class _Kept:
     state: tuple[tuple[int, int], ...]
     ids: np.ndarray
     cache: Any
+    turned_for: int
+    """See :func:`_turned_for`."""
 
 
 class PrefixCache:
@@ -35,7 +35,8 @@ class PrefixCache:
     The next measurement feeds only the tokens after the longest common beginning, and always those whose rows are
     captured. That is exact, up to the rounding of a matrix product of another shape, and so it is done only where every
     layer keeps a key for each token: full attention in every layer, no recurrent layers, positions that the model is
-    told, RoPE frequencies that do not depend on the prompt's length. Everything is fed again otherwise;
+    told. Where RoPE frequencies depend on the length, both must be within the original length, or equally long.
+    Everything is fed again otherwise;
     ``run.manifest["capture"]["reused_tokens"]`` says how much was not.
 
     It holds the keys and values of one prompt on the model's device until it is cleared or let go. It empties itself
@@ -86,7 +87,10 @@ class PrefixCache:
             yield None, 0
             return
         given = np.asarray(ids, dtype=np.int64)
-        n_before = 0 if kept is None else min(_n_common(kept.ids, given), limit)
+        turned_for = _turned_for(decoder_of(model).config, len(given))
+        if kept is not None and kept.turned_for != turned_for:
+            kept = None
+        n_before = 0 if kept is None else min(n_common(kept.ids, given), limit)
         if kept is None or n_before == 0:
             cache = _new_cache(model)
         else:
@@ -96,7 +100,7 @@ class PrefixCache:
         given = given[:keep]
         _cut(cache, len(given))
         if _n_held(cache) == len(given):
-            self._kept[:] = [_Kept(weakref.ref(model), _state_of(model), given, cache)]
+            self._kept[:] = [_Kept(weakref.ref(model), _state_of(model), given, cache, turned_for)]
 
     def _take(self, model: nn.Module) -> _Kept | None:
         """Take out what is held, if this model made it as it is now."""
@@ -122,7 +126,7 @@ def check_prefix(prefix: Any) -> None:
 
 def goes_on_exactly(model: nn.Module) -> bool:
     """Whether a cache of this model can be cut to any length and gone on from as if nothing had been cut."""
-    return keeps_every_key(model) and continues_prefill(model)
+    return keeps_every_key(model) and takes_chunks(model)
 
 
 def keeps_every_key(model: nn.Module) -> bool:
@@ -131,17 +135,16 @@ def keeps_every_key(model: nn.Module) -> bool:
         uses_interface(model)
         and "position_ids" in forward_parameters(model)
         and not has_recurrent_layers(model)
-        and not _rope_types(getattr(decoder_of(model).config, "rope_parameters", None)) & set(_ROPE_OF_LENGTH)
         and _is_plain(_new_cache(model))
     )
 
 
-def _rope_types(parameters: Any) -> set[str]:
-    """RoPE types of a config's parameters, which may be one set or one for each type of layer."""
-    if not isinstance(parameters, dict):
-        return set()
-    inner = [kind for value in parameters.values() for kind in _rope_types(value)]
-    return {*inner, str(parameters.get("rope_type"))}
+def _turned_for(config: Any, n_tokens: int) -> int:
+    """Passes of an equal number turn equal positions alike: 0, or how many tokens RoPE frequencies were scaled for."""
+    if not changes_with_length(config):
+        return 0
+    original = original_positions(config)
+    return 0 if original is not None and n_tokens <= original else n_tokens
 
 
 def _new_cache(model: Any) -> Any:
@@ -171,8 +174,8 @@ def _n_held(cache: Any) -> int | None:
     return lengths.pop() if len(lengths) == 1 and _is_plain(cache) else None
 
 
-def _n_common(first: np.ndarray, second: np.ndarray) -> int:
-    """Length of the longest common beginning."""
+def n_common(first: np.ndarray, second: np.ndarray) -> int:
+    """Length of the longest common beginning of two sequences of token ids."""
     shorter = min(len(first), len(second))
     different = np.flatnonzero(first[:shorter] != second[:shorter])
     return int(different[0]) if different.size else shorter

@@ -145,7 +145,7 @@ def _sums(strata: list[np.ndarray]) -> np.ndarray:
 
     total = np.zeros(3)
     for rows in strata:
-        if len(rows):
+        if len(rows) > 1:  # one cell alone has a centred rank of 0
             a, b = (rankdata(column) - (len(rows) + 1) / 2 for column in rows.T[-2:])
             total += a @ b, a @ a, b @ b
     return total

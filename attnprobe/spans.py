@@ -11,6 +11,20 @@ import numpy as np
 SpanKind = Literal["sink", "template", "system", "marker", "document", "question", "other", "answer", "learned_sink"]
 SPAN_KINDS: tuple[str, ...] = get_args(SpanKind)
 
+KIND_NAMES = {
+    "sink": "first token",
+    "secondary_sink": "secondary sinks",
+    "learned_sink": "learned sink",
+    "template": "template",
+    "system": "system",
+    "marker": "markers",
+    "document": "documents",
+    "question": "question",
+    "other": "other text",
+    "answer": "answer so far",
+}
+"""What people read of a budget's kinds, in the order in which they are shown; see :func:`budget_kind`."""
+
 
 @dataclass(frozen=True)
 class Span:
@@ -44,6 +58,11 @@ class Span:
 def is_secondary(span: Span) -> bool:
     """Whether a span is a sink other than the first token's."""
     return span.kind == "sink" and span.name != "sink"
+
+
+def budget_kind(span: Span) -> str:
+    """The kind of a budget that a span counts to: its own, but for secondary sinks, which have one."""
+    return "secondary_sink" if is_secondary(span) else span.kind
 
 
 def question_tokens(spans: Iterable[Span]) -> tuple[int, int] | None:

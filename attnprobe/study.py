@@ -154,6 +154,15 @@ class Study:
             ]
         )
 
+    def head_profiles(self, norm: str = "log_share", *, model: str | None = None) -> np.ndarray:
+        """Profiles of every head's own curve as measured, float64 [layer, head, question, position], nats."""
+        data = self.of(model)
+        layers = []
+        for layer in data.layers:
+            values = np.moveaxis(data.head_log_values(norm, layer), 2, 0)  # [head, question, order, position]
+            layers.append(question_profiles(_at_gold(values, data) if self.options.design == "insertion" else values))
+        return np.stack(layers)
+
     def interval(
         self, level: float = 0.95, norm: str = "share", end: str = "head", model: str | None = None, **selection: Any
     ) -> Interval:

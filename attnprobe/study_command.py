@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attnprobe.csv_text import csv_text
 from attnprobe.distractors import study_records
-from attnprobe.errors import CaptureError, InputError
+from attnprobe.errors import InputError
 from attnprobe.report.study_figures import save_study_figures
 from attnprobe.rotating import (
     KEEP_RUNS,
@@ -22,6 +20,7 @@ from attnprobe.rotating import (
     questions_of,
     study_of_model,
 )
+from attnprobe.several_models import check_models, naming
 from attnprobe.study import Study
 from attnprobe.study_data import StudyData
 from attnprobe.study_folder import SUMMARY, TABLE, StudyFolder, folder_name
@@ -116,11 +115,11 @@ def run_study(
                 f"{without[0]!r}; give each one, or let the model write its own (--answers generate)"
             )
     questions = questions_of(records, forced)
-    _check_models(given.models)
+    check_models(given.models)
     if len(given.models) > 1:  # one by one, each would be refused only after those before it were measured
         names = []
         for name in given.models:
-            with _naming(name):
+            with naming(name):
                 shape = blueprint(name, **(given.loading or {})).lm
                 fitted_questions(shape, questions, options)
             names.append(shape.source.name)
@@ -133,7 +132,7 @@ def run_study(
             write_results(Study({model: found}, options), model, out / folder_name(model), quiet)
 
     for name in given.models:
-        with _naming(name if len(given.models) > 1 else None, data, out):
+        with naming(name if len(given.models) > 1 else None, data, out):
             lm = load(name, progress=not quiet, **(given.loading or {}))
             fitted = fitted_questions(lm, questions, options)
             check_extras(lm, fitted[0], options, out)
@@ -150,36 +149,6 @@ def run_study(
     return Study(done, options)
 
 
-def _check_models(names: Sequence[str]) -> None:
-    """Raise InputError where two names are one model's: the same alias or id, or paths to one place."""
-    known: dict[str, str] = {}
-    for name in names:
-        path = Path(name).expanduser()
-        place = str(path.resolve()) if path.exists() else name
-        if place in known:
-            raise InputError(f'the model "{name}" is given twice, first as "{known[place]}"; give each model once')
-        known[place] = name
-
-
-@contextmanager
-def _naming(name: str | None, before: Collection[str] = (), out: Path | None = None) -> Iterator[None]:
-    """Name the model of several that an error is about, and say what is kept of those ``before`` it."""
-    try:
-        yield
-    except (InputError, CaptureError) as error:
-        if name is None:
-            raise
-        is_named = f'"{name}"' in str(error) or str(error).startswith((f"{name}:", f"{name} "))
-        about = "" if is_named else f'model "{name}": '
-        kept = (
-            f"; what was measured before, on {', '.join(before)}, is kept in {out}, and the same command goes on from "
-            "there"
-            if before
-            else ""
-        )
-        raise type(error)(f"{about}{error}{kept}") from error
-
-
 def write_results(study: Study, model: str, folder: Path, quiet: bool = True) -> None:
     """Write the summary, the table and the pictures of one model's study."""
     own = StudyFolder.at(folder)
@@ -191,12 +160,8 @@ def write_results(study: Study, model: str, folder: Path, quiet: bool = True) ->
 
 def table_csv(rows: Sequence[Mapping[str, Any]]) -> str:
     """Rows as CSV; undefined values are empty."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    for row in rows:
-        writer.writerow({name: f"{value:.6g}" if isinstance(value, float) else value for name, value in row.items()})
-    return text.getvalue()
+    shown = ([f"{value:.6g}" if isinstance(value, float) else value for value in row.values()] for row in rows)
+    return csv_text(list(rows[0]), shown)
 
 
 def run_study_config(config: StudyConfig, *, quiet: bool, retry_failed: bool, as_json: bool) -> int:

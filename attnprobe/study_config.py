@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from attnprobe.config_fields import Config, ConfigModel, ConfigPath, Size
+from attnprobe.config_fields import Config, ConfigModel, ConfigPath, RopeText, Size
 from attnprobe.prompt import Layout, Markers, Template
 from attnprobe.study_options import PREAMBLE, StudyOptions, check_changes
 
@@ -99,7 +99,11 @@ class StudyConfig(Config):
     )
     revision: str | None = Field(None, description="Branch, tag or commit of a hub id. null: main.")
     trust_remote_code: bool = Field(False, description="Run code that comes with the model.")
-    rope: str | None = Field(None, description='RoPE override, e.g. "yarn:factor=4". null: the model\'s own.')
+    rope: RopeText | None = Field(
+        None,
+        description='RoPE override, e.g. "yarn:factor=4", or its keys and values as in a config.json. null: the '
+        "model's own.",
+    )
     max_new_tokens: Positive = Field(
         StudyOptions.max_new_tokens, description="Longest answer that the model writes, tokens."
     )

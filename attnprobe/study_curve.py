@@ -116,8 +116,8 @@ class StudyCurve:
 
 
 def question_profiles(log_values: np.ndarray) -> np.ndarray:
-    """Each question's mean over its orders, float64 [question, position]; undefined orders are left out."""
-    return mean_of_defined(log_values, axis=1)
+    """Each question's mean over its orders, float64 [..., question, position]; undefined orders are left out."""
+    return mean_of_defined(log_values, axis=-2)
 
 
 def study_curve(

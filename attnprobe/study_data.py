@@ -12,7 +12,7 @@ import numpy as np
 from attnprobe.curve import Heads, Layers, choose_heads
 from attnprobe.designs import Order
 from attnprobe.errors import InputError
-from attnprobe.norms import NORMS, mean_of_defined
+from attnprobe.norms import NORMS, averaged, mean_of_defined
 from attnprobe.study_cells import ASKED, VIEWS, cell_key
 
 _TAKES = {"effect": "effects", "distance": "distance", "distance_edges": "distance", "mass.weighted": "values"}
@@ -163,21 +163,31 @@ class StudyData:
         if view not in VIEWS:
             raise InputError(f"view {view!r} is unknown; expected one of {', '.join(VIEWS)}")
         chosen, _, _ = choose_heads(self.layers, self.n_heads, layers, heads)
-        quantity = norm if norm in ("density", "advantage") else "mass"
-        values = self.array(variant, f"{quantity}.{view}")[:, :, chosen]  # [Q, O, chosen head, K]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            if norm == "log_share":
-                shares = values / np.nansum(values, axis=-1, keepdims=True)
-                return mean_of_defined(np.log(shares), axis=2)
-            if norm == "advantage":
-                return mean_of_defined(values, axis=2)
-            if norm == "density":
-                return np.log(mean_of_defined(values, axis=2))
-            # Where a layer's window ends before a document, the document gets nothing of that layer.
-            pooled = np.where(np.isnan(values).all(axis=2), np.nan, np.nan_to_num(values, nan=0.0).mean(axis=2))
-            if norm == "share":
-                pooled = pooled / np.nansum(pooled, axis=-1, keepdims=True)
-            return np.log(pooled)
+        values = self.array(variant, f"{quantity_of(norm)}.{view}")[:, :, chosen]  # [Q, O, chosen head, K]
+        if norm == "log_share":
+            return mean_of_defined(_logs(averaged(values[..., None, :], "share")), axis=2)
+        # Where a layer's window ends before a document, the document gets nothing of that layer.
+        mean = averaged(values, norm)
+        return mean if norm == "advantage" else _logs(mean)
+
+    def head_log_values(self, norm: str, layer: int) -> np.ndarray:
+        """As :meth:`log_values`, of each head of a layer by itself: float64 ``[question, order, head, position]``."""
+        place = self.layers.index(layer)
+        values = self.arrays[f"{ASKED}/{quantity_of(norm)}.raw"][:, :, place].astype(np.float64)
+        if norm == "advantage":
+            return values
+        return _logs(averaged(values[..., None, :], "share") if norm in ("share", "log_share") else values)
+
+
+def quantity_of(norm: str) -> str:
+    """What is kept of a run for a norm: shares are made of masses."""
+    return norm if norm in ("density", "advantage") else "mass"
+
+
+def _logs(values: np.ndarray) -> np.ndarray:
+    with np.errstate(divide="ignore"):
+        logs: np.ndarray = np.log(values)
+    return logs
 
 
 def stacked(

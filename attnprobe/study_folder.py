@@ -33,7 +33,7 @@ from attnprobe.study_options import StudyOptions
 if TYPE_CHECKING:
     from attnprobe.rotating import Question
 
-_MEND = "delete its cell's line in cells/ and run the study again"
+_MEND = "delete its cell's line in cells/ and run the same command again"
 _REWRITE = "the command of the study, run again, writes it anew"
 
 SCHEMA = 1
@@ -168,20 +168,8 @@ class StudyFolder:
         self.write(ABOUT, json.dumps(content, indent=1, allow_nan=False) + "\n")
 
     def write(self, name: str, text: str) -> None:
-        """Write a file of the folder whole.
-
-        Raises
-        ------
-        InputError
-            It cannot be written.
-        """
-        try:
-            write_text(self.path / name, text)
-        except OSError as error:
-            raise InputError(
-                f"{self.path / name} cannot be written: {error.strerror or error}; make room (finished cells are kept, "
-                "and the same command goes on from there)"
-            ) from error
+        """Write a file of the folder whole; see :func:`write_result`."""
+        write_result(self.path / name, text)
 
     def load(self) -> StudyData:
         """Read the study; questions of which a cell is missing or failed are left out.
@@ -244,6 +232,23 @@ class StudyFolder:
             if record["status"] == "done" and record["result"]["question"] in ids:
                 answers.setdefault(ids[record["result"]["question"]], []).append(record["result"]["answer"])
         return {id: tuple(texts) for id, texts in answers.items()}
+
+
+def write_result(path: Path, text: str) -> None:
+    """Write a file whole.
+
+    Raises
+    ------
+    InputError
+        It cannot be written.
+    """
+    try:
+        write_text(path, text)
+    except OSError as error:
+        raise InputError(
+            f"{path} cannot be written: {error.strerror or error}; make room (finished cells are kept, and the same "
+            "command goes on from there)"
+        ) from error
 
 
 def study_parts(folder: str | os.PathLike[str]) -> list[Path]:

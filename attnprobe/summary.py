@@ -5,8 +5,6 @@ A result is small where a run is large, so that thousands of prompts fit in memo
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnprobe.architecture import attention_layers
+from attnprobe.csv_text import csv_text
 from attnprobe.curve import Curve, Heads, Layers
 from attnprobe.errors import InputError
 from attnprobe.run import Run
@@ -205,27 +204,20 @@ def curve_csv(results: Sequence[PromptResult], means: Sequence[Group]) -> str:
     Undefined values are empty. ``tokens`` are the document's, in a mean their mean; ``prompts`` counts the values
     that went into it.
     """
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(CSV_HEADER)
+    rows: list[tuple[Any, ...]] = []
     for result in results:
         if result.curve is not None:
             for row, tokens in zip(result.curve.table(), result.document_tokens, strict=True):
                 place = (len(result.document_tokens), row["position"], row["document"])
-                writer.writerow(("prompt", result.id, *place, result.curve.norm, _number(row["value"]), tokens, 1))
+                rows.append(("prompt", result.id, *place, result.curve.norm, row["value"], tokens, 1))
     for group in means:
         if group.curve is not None:
             members = [r.document_tokens for r in results if len(r.document_tokens) == group.n_documents]
             tokens = np.mean(members, axis=0)
             for row, mean_tokens, n in zip(group.curve.table(), tokens, group.defined, strict=True):
                 place = (group.n_documents, row["position"], "")
-                value = _number(row["value"])
-                writer.writerow(("mean", "", *place, group.curve.norm, value, float(mean_tokens), n))
-    return out.getvalue()
-
-
-def _number(value: float | None) -> float | str:
-    return "" if value is None else value
+                rows.append(("mean", "", *place, group.curve.norm, row["value"], float(mean_tokens), n))
+    return csv_text(CSV_HEADER, rows)
 
 
 def _budget(run: Run, curve: Curve) -> dict[str, float]:

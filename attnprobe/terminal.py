@@ -1,7 +1,8 @@
 """What a terminal shows: aligned tables, bars and progress; readable at 80 columns, without colour and in a pipe.
 
 Tables and bars are plain strings, so that a file or a pipe gets what a screen does. Only progress needs a terminal;
-it goes to standard error, as every message does, and results go to standard output.
+it goes to standard error, as every message does, and results go to standard output. Whatever is shown has passed
+:func:`plain`, as names and texts of users may hold characters that a terminal obeys.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from contextlib import contextmanager
 WIDTH = 80
 PROGRESS_AFTER = 2.0  # seconds; shorter work shows no bar
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]+")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]+")
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=%|(?:[kMGT]?B|GFLOP/s|GB/s|s|min|h|nats)\b)")
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 
@@ -26,10 +27,19 @@ Advance = Callable[[float, str], None]
 """Called as ``advance(done, note)``: work done so far, in the unit of the bar's total, and what is being done."""
 
 
+def plain(text: str) -> str:
+    """``text`` on one line that a terminal shows as it is.
+
+    Characters that move the cursor, colour the screen or turn the text around become spaces: control characters, line
+    ends, escape sequences' first characters, and those that set a direction.
+    """
+    return _CONTROL.sub(" ", text)
+
+
 def say(text: str, quiet: bool = False) -> None:
-    """Print a message on standard error, unless quiet."""
+    """Print a message on standard error, on one line, unless quiet."""
     if not quiet:
-        print(text, file=sys.stderr, flush=True)
+        print(plain(text), file=sys.stderr, flush=True)
 
 
 def speaks_unicode() -> bool:
@@ -40,12 +50,12 @@ def speaks_unicode() -> bool:
 def fit(text: str, width: int, right: bool = False) -> str:
     """``text`` on one line of exactly ``width`` terminal cells: padded, or cut with an ellipsis.
 
-    Control characters, which could move the cursor or colour the screen, become spaces. Characters that standard output
+    What :func:`plain` takes out becomes spaces. Characters that standard output
     cannot show are written as it will write them (``\\u00e9``), so that they count with their true width.
     """
     from rich.cells import cell_len, set_cell_size
 
-    line, cut = _CONTROL.sub(" ", text), "…"
+    line, cut = plain(text), "…"
     if not speaks_unicode():
         encoding = getattr(sys.stdout, "encoding", None) or "ascii"
         line, cut = line.encode(encoding, "backslashreplace").decode(encoding), "..."
@@ -132,7 +142,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[
     from rich.cells import cell_len
 
     lines = [list(header), *(list(row) for row in rows)]
-    widths = [max(cell_len(_CONTROL.sub(" ", line[column])) for line in lines) for column in range(len(header))]
+    widths = [max(cell_len(plain(line[column])) for line in lines) for column in range(len(header))]
     room = width - sum(widths[:-1]) - 2 * (len(widths) - 1)
     widths[-1] = max(min(widths[-1], room), 1)
     return [
@@ -241,12 +251,12 @@ def work_bar(text: str, total: float | None, quiet: bool = False, spent: float =
         console=console,
         transient=True,
     )
-    task = progress.add_task(text, total=total, note="", left="")
+    task = progress.add_task(plain(text), total=total, note="", left="")
     start = time.monotonic()
 
     def advance(done: float, note: str) -> None:
         left = "" if total is None else time_left(done, total, spent + time.monotonic() - start)
-        progress.update(task, completed=None if total is None else done, note=note, left=left)
+        progress.update(task, completed=None if total is None else done, note=plain(note), left=left)
 
     timer = threading.Timer(PROGRESS_AFTER, progress.start)
     timer.daemon = True

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from urllib.parse import quote
 
+from attnprobe.report.asked import asked_html
+from attnprobe.report.page_parts import column_head, section_html, table_html
 from attnprobe.report.sections import (
-    KIND_NAMES,
     budget_table,
     curve_finding,
     curve_table,
@@ -14,8 +16,9 @@ from attnprobe.report.sections import (
     overview_table,
     series_tables,
 )
-from attnprobe.report.series import Series, Table
+from attnprobe.report.series import Series
 from attnprobe.report.texts import escaped
+from attnprobe.spans import KIND_NAMES
 from attnprobe.terminal import count, percent
 
 _SECTIONS = {
@@ -29,11 +32,17 @@ _SECTIONS = {
 }
 """By table: label in the navigation, heading, and what it is about."""
 
+_MOST_LINKS = 20
 _DOWNLOADS = (("curves", "curves"), ("budget", "budget"), ("prompts", "prompts and answers"))
 
 
 def body_html(
-    title: str, all_series: Sequence[Series], faults: Sequence[str], text_maps: Sequence[str], note: str
+    title: str,
+    all_series: Sequence[Series],
+    faults: Sequence[str],
+    text_maps: Sequence[str],
+    note: str,
+    heatmaps: Sequence[str],
 ) -> str:
     """The body of the page.
 
@@ -49,6 +58,8 @@ def body_html(
         Names of the runs whose text is shown.
     note
         Why the text of others, or of none, is.
+    heatmaps
+        Names of heatmap pages in the page's folder.
     """
     sections = [
         ("verdict", "Verdict", "Verdict", _verdicts(all_series) + _faults(faults)),
@@ -60,12 +71,15 @@ def body_html(
     for key, (label, heading, about) in _SECTIONS.items():
         tables = [(series, table) for series in all_series for name, table in series_tables(series) if name == key]
         if tables:
-            shown = "".join(_table(table, _prefix(series, all_series)) for series, table in tables)
+            look = "stacks" if key == "panel" else ""
+            shown = "".join(table_html(table, _prefix(series, all_series), look=look) for series, table in tables)
             sections.append((key, label, heading, (f"<p>{escaped(about)}</p>" if about else "") + shown))
-    prompts = "".join(_table(series.tables["prompts"], _prefix(series, all_series)) for series in all_series)
-    facts = _table(facts_table(all_series), caption_hidden=True, wide=True)
+    prompts = "".join(
+        table_html(series.tables["prompts"], _prefix(series, all_series), look="stacks") for series in all_series
+    )
+    facts = table_html(facts_table(all_series), caption_hidden=True, look="facts")
     sections += [
-        ("text", "Text", "The text, shaded by attention", _text(text_maps, note)),
+        ("text", "Text", "The text, shaded by attention", _text(text_maps, note, heatmaps)),
         ("prompts", "Prompts", "Prompts and answers", prompts),
         ("facts", "How", "What was measured, and how", facts),
         ("warnings", "Warnings", "Warnings", _warnings(all_series)),
@@ -73,29 +87,27 @@ def body_html(
     ]
     links = "".join(f'<a href="#{id}">{label}</a>' for id, label, _, _ in sections[1:])  # the verdict is right there
     navigation = f'<nav class="screen-only" aria-label="Sections">{links}</nav>'
+    asked = asked_html(all_series[0].asked) if len(all_series) == 1 else ""
     return "\n".join(
         [
-            f'<header><p class="eyebrow">attnprobe report</p><h1>{escaped(title)}</h1>{navigation}</header>',
+            f'<header><p class="eyebrow">attnprobe report</p><h1>{escaped(title)}</h1>{asked}{navigation}</header>',
             "<main>",
-            *(_section(id, heading, content) for id, _, heading, content in sections),
+            *(section_html(id, heading, content) for id, _, heading, content in sections),
             "</main>",
         ]
     )
 
 
-def _section(id: str, heading: str, content: str) -> str:
-    title = f'<h2 id="{id}-heading">{escaped(heading)}</h2>'
-    return f'<section id="{id}" aria-labelledby="{id}-heading">{title}{content}</section>'
-
-
 def _verdicts(all_series: Sequence[Series]) -> str:
     cards = []
     for series in all_series:
-        name = f'<p class="card-name">{escaped(series.name)}</p>' if len(all_series) > 1 else ""
+        name = ""
+        if len(all_series) > 1:
+            name = f'<p class="card-name">{escaped(series.name)}</p>{asked_html(series.asked)}'
         lines = "".join(f"<li>{escaped(line)}</li>" for line in series.verdict.lines)
         headline = f'<p class="headline">{escaped(series.verdict.headline)}</p>'
         cards.append(f'<article class="verdict {series.kind}">{name}{headline}<ul>{lines}</ul></article>')
-    overview = _table(overview_table(all_series)) if len(all_series) > 1 else ""
+    overview = table_html(overview_table(all_series)) if len(all_series) > 1 else ""
     return f'<div class="cards">{"".join(cards)}</div>{overview}'
 
 
@@ -111,7 +123,7 @@ def _curve(all_series: Sequence[Series]) -> str:
     if not shown:
         return "<p>No prompt has documents, so there is no curve.</p>"
     label = escaped("Curve of attention by position. " + ". ".join(curve_finding(series) for series in shown))
-    tables = "".join(_table(curve_table(series)) for series in shown)
+    tables = "".join(table_html(curve_table(series)) for series in shown)
     return (
         '<div class="controls screen-only" id="curve-controls"></div>'
         f'<div class="plot" id="curve-plot" role="img" aria-label="{label}">'
@@ -145,7 +157,7 @@ def _budget(all_series: Sequence[Series]) -> str:
         + "</tr>"
         for row in table.rows
     )
-    heads = "".join(f'<th scope="col" class="number">{escaped(name)}</th>' for name in table.header[1:])
+    heads = "".join(column_head(name, True) for name in table.header[1:])
     return (
         f'{"".join(bars)}<div class="scrolls" tabindex="0" role="region" aria-label="Budget in numbers">'
         f'<table class="legend"><thead><tr><th scope="col">{table.header[0]}</th>{heads}</tr></thead>'
@@ -170,14 +182,18 @@ def _explorer(all_series: Sequence[Series]) -> str:
     )
 
 
-def _text(text_maps: Sequence[str], note: str) -> str:
+def _text(text_maps: Sequence[str], note: str, heatmaps: Sequence[str]) -> str:
     shown = f'<p class="quiet">{escaped(note)}</p>' if note else ""
+    if heatmaps:
+        links = ", ".join(f'<a href="./{quote(name)}">{escaped(name)}</a>' for name in heatmaps[:_MOST_LINKS])
+        more = f" and {len(heatmaps) - _MOST_LINKS} more" if len(heatmaps) > _MOST_LINKS else ""
+        shown = f"<p>In the folder of this page: {links}{more}, the text of a prompt shaded by attention.</p>{shown}"
     if not text_maps:
         return shown
     options = "".join(f'<option value="{number}">{escaped(name)}</option>' for number, name in enumerate(text_maps))
     label = '<label for="text-choice">prompt</label>'
     choice = f'<div class="controls screen-only">{label}<select id="text-choice">{options}</select></div>'
-    return f'{choice if len(text_maps) > 1 else ""}<div id="text-map" class="screen-only"></div>{shown}'
+    return f'{choice if len(text_maps) > 1 else ""}<div id="text-map"></div>{shown}'
 
 
 def _warnings(all_series: Sequence[Series]) -> str:
@@ -207,27 +223,3 @@ def _prefix(series: Series, all_series: Sequence[Series]) -> str:
 def _details(summary: str, content: str) -> str:
     """Folded away by a script; without one, and in print, it is open."""
     return f"<details open><summary>{escaped(summary)}</summary>{content}</details>"
-
-
-def _table(table: Table, prefix: str = "", caption_hidden: bool = False, wide: bool = False) -> str:
-    def cell(tag: str, text: str, is_number: bool, more: str = "") -> str:
-        return f"<{tag}{more}{' class=number' if is_number else ''}>{escaped(text)}</{tag}>"
-
-    header = "".join(
-        cell("th", text, right, ' scope="col"') for text, right in zip(table.header, table.right, strict=True)
-    )
-    rows = "".join(
-        "<tr>"
-        + cell("th", row[0], table.right[0], ' scope="row"')
-        + "".join(cell("td", text, right) for text, right in zip(row[1:], table.right[1:], strict=True))
-        + "</tr>"
-        for row in table.rows
-    )
-    caption = escaped(prefix + table.caption)
-    note = f'<p class="quiet">{escaped(table.note)}</p>' if table.note else ""
-    classes = (' class="facts"' if wide else "", ' class="unseen"' if caption_hidden else "")
-    return (
-        f'<div class="scrolls" tabindex="0" role="region" aria-label="{caption}">'
-        f"<table{classes[0]}><caption{classes[1]}><span>{caption}</span></caption>"
-        f"<thead><tr>{header}</tr></thead><tbody>{rows}</tbody></table></div>{note}"
-    )

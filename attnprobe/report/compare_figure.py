@@ -11,9 +11,10 @@ import numpy as np
 from attnprobe.curve import Layers
 from attnprobe.errors import InputError
 from attnprobe.norms import mean_of_defined
-from attnprobe.report.curve_figures import SHARE, draw_uniform, even_values, finite, marked, position_axes
-from attnprobe.report.drawn import Source, runs_of
+from attnprobe.report.curve_figures import SHARE, draw_uniform, even_values, finite, layers_text, marked, position_axes
+from attnprobe.report.drawn import Source, about_layers, about_runs, about_sinks, about_study, runs_of
 from attnprobe.report.figure_axes import end_labels
+from attnprobe.report.figure_text import shown
 from attnprobe.report.style import BLACK, LINES, MARKERS, Width, say_around, styled
 from attnprobe.study import Study
 
@@ -84,16 +85,32 @@ def compare_figure(sources: Mapping[str, Source], *, layers: Layers = None, widt
     notes += ["Lines without a band: one prompt, or the mean of several."] * (
         not all(isinstance(source, Study) for source in sources.values())
     )
-    say_around(figure, "Attention by position, compared", " ".join(notes))
+    say_around(figure, "Attention by position, compared", "\n".join([*_abouts(lines), " ".join(notes)]))
     return figure
+
+
+def _abouts(lines: Mapping[str, _Line]) -> list[str]:
+    """What each line was measured on, those that are alike together; what is said of all is said once, at the end."""
+    shared = len({line.sinks for line in lines.values()}) == 1
+    named: dict[str, list[str]] = {}
+    for number, (name, line) in enumerate(lines.items(), start=1):
+        about = line.about if shared else f"{line.about} {line.sinks}"
+        named.setdefault(about, []).append(shown(name, f"number {number}"))
+    first = next(iter(lines.values()))
+    return [*(f"{', '.join(names)}: {about}" for about, names in named.items()), *[first.sinks] * shared]
 
 
 @dataclass(frozen=True, eq=False)
 class _Line:
-    """Shares by position and what even attention would give, float64 [position]; the band where there is one."""
+    """Shares by position and what even attention would give, float64 [position]; the band where there is one.
+
+    ``about`` says what was measured, and ``sinks`` what is done with secondary sinks.
+    """
 
     values: np.ndarray
     even: np.ndarray
+    about: str
+    sinks: str
     low: np.ndarray | None = None
     high: np.ndarray | None = None
 
@@ -101,6 +118,13 @@ class _Line:
 def _line(source: Source, layers: Layers) -> _Line:
     if isinstance(source, Study):
         band = source.curve("share", layers=layers).scaled()
-        return _Line(band.estimate, source.uniform(), band.low, band.high)
-    pairs = [(run.curve("share", layers).values, even_values(run, "share", layers)) for run, _ in runs_of(source)]
-    return _Line(*(mean_of_defined(np.stack(part), axis=0) for part in zip(*pairs, strict=True)))
+        about = about_study(source, layers_text(source, layers))
+        return _Line(band.estimate, source.uniform(), about, about_sinks([False]), band.low, band.high)
+    curves, evens, facts = [], [], []
+    for run, fact in runs_of(source):
+        curves.append(run.curve("share", layers))
+        evens.append(even_values(run, "share", layers))
+        facts.append(fact)
+    values, even = (mean_of_defined(np.stack(part), axis=0) for part in ([one.values for one in curves], evens))
+    about = about_runs(facts, about_layers(curves[0].layers, len(curves[0].heads)))
+    return _Line(values, even, about, about_sinks([fact.sinks_apart for fact in facts]))

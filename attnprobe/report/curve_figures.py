@@ -11,7 +11,7 @@ import numpy as np
 from attnprobe.curve import Curve, Layers, choose_heads
 from attnprobe.errors import InputError
 from attnprobe.norms import mean_of_defined, uniform_values
-from attnprobe.report.drawn import Facts, Source, about_layers, about_runs, about_study, runs_of
+from attnprobe.report.drawn import Facts, Source, about_layers, about_runs, about_sinks, about_study, runs_of
 from attnprobe.report.figure_axes import legend_above, number_ticks
 from attnprobe.report.figure_text import shown
 from attnprobe.report.style import BLACK, BLUE, GREY, ORANGE, WIDTHS, Width, new_figure, say_around, styled
@@ -120,8 +120,8 @@ def _runs(curves: Sequence[Curve], even: np.ndarray, facts: Sequence[Facts], wid
         interval = "Dots: single documents; line: mean over prompts."
     legend_above(axes)
     names = about_layers(curve.layers, len(curve.heads))
-    sinks = ["Secondary sinks are left out."] * any(one.secondary_sinks == "apart" for one in curves)
-    notes = [about_runs(facts, names), interval, *_ratios(curve) * (len(curves) == 1), *sinks]
+    sinks = about_sinks([fact.sinks_apart for fact in facts])
+    notes = [about_runs(facts, names), sinks, interval, *_ratios(curve) * (len(curves) == 1)]
     gaps = undefined(_mean([one.values for one in curves], curve.norm))
     say_around(figure, "Attention by position", " ".join([*notes, *gaps]))
     return figure
@@ -193,21 +193,21 @@ def _study(study: Study, layers: Layers, width: Width) -> Any:
     bands = "Bands: 95 %, all positions at once, over questions."
     if curve.reason is not None:
         bands = f"{bands if curve.low is not None else 'No bands:'} {shown(curve.reason, '')}."
+    about = about_study(study, layers_text(study, layers))
     title = "Attention by position" + (f", raw curve: {study.claim()}" if layers is None else "")
-    say_around(
-        figure, title, " ".join([about_study(study, _layers_text(study, layers)), bands, *undefined(curve.estimate)])
-    )
+    say_around(figure, title, " ".join([about, about_sinks([False]), bands, *undefined(curve.estimate)]))
     return figure
+
+
+def layers_text(study: Study, layers: Layers) -> str:
+    """For a note: which layers and heads of a study are averaged."""
+    _, numbers, _ = choose_heads(study.of().layers, study.of().n_heads, layers, None)
+    return about_layers(numbers, study.of().n_heads)
 
 
 def averaging_name(norm: str) -> str:
     """An order of averaging, in words."""
     return f"{AVERAGING[norm]}, {_ABOUT[norm]}"
-
-
-def _layers_text(study: Study, layers: Layers) -> str:
-    _, numbers, _ = choose_heads(study.of().layers, study.of().n_heads, layers, None)
-    return about_layers(numbers, study.of().n_heads)
 
 
 def marked(marker: str, n: int) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from attnprobe.errors import InputError
 from attnprobe.report.figure_text import shown
 from attnprobe.run import Run
+from attnprobe.spans import is_secondary
 from attnprobe.study import Study
 from attnprobe.terminal import count
 
@@ -26,6 +27,7 @@ class Facts:
     n_prompt: int
     n_rows: int
     n_documents: int
+    sinks_apart: bool
 
 
 def facts_of(run: Run) -> Facts:
@@ -40,6 +42,7 @@ def facts_of(run: Run) -> Facts:
         n_prompt=run.n_prompt,
         n_rows=run.visible.shape[1],
         n_documents=len(run.documents),
+        sinks_apart=any(is_secondary(span) for span in run.spans),
     )
 
 
@@ -77,7 +80,7 @@ def runs_of(source: Run | Iterable[Run], documents: bool = True) -> Iterator[tup
 
 
 def about_runs(facts: Sequence[Facts], layers: str = "") -> str:
-    """One line of a note: model, tokens, rows, and ``layers`` in the place of how many there are."""
+    """The first sentence of a note: model, tokens, rows, and ``layers`` in the place of how many there are."""
     one = facts[0]
     models = ", ".join(dict.fromkeys(fact.model for fact in facts))
     what = f"one prompt ({one.prompt})" if len(facts) == 1 else count(len(facts), "prompt")
@@ -87,20 +90,28 @@ def about_runs(facts: Sequence[Facts], layers: str = "") -> str:
 
 
 def about_study(study: Study, layers: str = "") -> str:
-    """One line of a note: model, questions, orders, and ``layers`` in the place of how many there are."""
+    """The first sentence of a note: model, questions, orders, and ``layers`` in the place of how many there are."""
     data = study.of()
     return (
-        f"{shown(data.model, 'model')}; {count(len(data.questions), 'question')} x "
+        f"{shown(data.model, 'model')}; {count(len(data.questions), 'question')} × "
         f"{count(len(data.orders[0]), 'order')} ({study.options.design}), {count(data.n_documents, 'document')}; "
         f"{layers or about_layers(data.layers, data.n_heads)}."
     )
 
 
 def about_layers(layers: Sequence[int], n_heads: int) -> str:
-    """``layer 3 of 9 heads`` or ``mean of 30 layers x 9 heads``."""
+    """``layer 3, 9 heads`` or ``mean of 30 layers × 9 heads``."""
     if len(layers) == 1:
         return f"layer {layers[0]}, {count(n_heads, 'head')}"
-    return f"mean of {len(layers)} layers x {count(n_heads, 'head')}"
+    return f"mean of {len(layers)} layers × {count(n_heads, 'head')}"
+
+
+def about_sinks(apart: Sequence[bool]) -> str:
+    """A sentence of a note: what is done with secondary sinks, which each run has set apart or not."""
+    if not any(apart):
+        return "Secondary sinks, if any, count to their documents."
+    where = "" if all(apart) else f" in {sum(apart)} of {len(apart)} prompts, where they were set apart"
+    return f"Secondary sinks are left out{where}."
 
 
 def _range(numbers: Sequence[int], what: str) -> str:

@@ -49,6 +49,7 @@ def manifest_facts(manifest: Mapping[str, Any]) -> Facts:
             ("attn_implementation", "attention implementation"),
             ("device", "device"),
             ("max_positions", "positions it was made for"),
+            ("original_positions", "positions before RoPE scaling"),
             ("rope", "RoPE override"),
         ):
             facts.append((label, text_of(model.pop(key, None))))

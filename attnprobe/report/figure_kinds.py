@@ -1,4 +1,4 @@
-"""The kinds of figures and what they show, for the command's help as well; imports nothing heavy."""
+"""The kinds of figures, what they show and how each is asked for; imports nothing heavy, as help shows it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,41 @@ ABOUT: Mapping[str, str] = {
     "curve": "attention by position, and what is uniform",
     "compare": "attention by position of several runs or studies",
     "layers": "share of each document in every layer",
-    "heads": "share of each document in the heads of one layer, or in all",
+    "heads": "share of each document in every head, or in the heads of one layer",
     "answer": "mass of each document for every token of the answer",
     "prompt": 'mass by block of the prompt\'s own rows; extra "prompt"',
     "distance": 'mass by distance from the row, tokens; extra "distance"',
     "sinks": "mass of the sinks in every layer",
     "needle": "a value by length of the context and depth of the needle",
+    "depths": "answer and attention by depth of the needle, a line a length",
+    "answers": "answer and attention by position of the evidence",
+    "published": "accuracy by position beside published curves",
+    "fillers": "what each filler costs, by length",
+    "parts": "what filler costs, taken apart",
+    "link": "attention to the evidence against the answer, layer by layer",
 }
+
+EXAMPLES: Mapping[str, str] = {
+    "curve": "curve study -o curve.pdf",
+    "compare": "compare a b --label base --label YaRN -o rope.pdf",
+    "layers": "layers runs -o layers.pdf",
+    "heads": "heads run.safetensors --width page -o heads.pdf",
+    "answer": "answer run.safetensors --layer 12 -o answer.pdf",
+    "prompt": "prompt run.safetensors -o prompt.svg",
+    "distance": "distance runs --layer 12 -o distance.png",
+    "sinks": "sinks study -o sinks.pdf",
+    "needle": "needle recall.json -o needle.pdf",
+    "depths": "depths niah -o depths.pdf",
+    "answers": "answers sweep -o answers.pdf",
+    "published": "published sweep -o published.pdf",
+    "fillers": "fillers control -o fillers.pdf",
+    "parts": "parts control -o parts.pdf",
+    "link": "link sweep -o link.pdf",
+}
+"""What follows ``attnprobe figure``, by kind."""
+
+NEEDLE_FILE = (
+    '{"lengths": [2000, 8000], "depths": [0, 0.5, 1],',
+    ' "values": [[98, 91, 97], [90, null, 88]], "label": "recall", "unit": "%"}',
+)
+"""A file that a needle's figure is drawn from, in lines."""

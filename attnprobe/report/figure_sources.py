@@ -10,12 +10,20 @@ from typing import Any
 
 from attnprobe.errors import InputError
 from attnprobe.report.figures import known_kind
+from attnprobe.report.matrix_figures import needle_of
 from attnprobe.report.needle_figure import Needle
 from attnprobe.report.sources import Runs, StudyOfModel, read_sources
+from attnprobe.report.task_sources import read_task
 from attnprobe.run import Run
 
 
-def read_for(kind: str, paths: Sequence[Path], faults: list[str]) -> Any:
+def read_for(
+    kind: str,
+    paths: Sequence[Path],
+    faults: list[str],
+    labels: Sequence[str] | None = None,
+    metric: str | None = None,
+) -> Any:
     """The source of a figure of some kind; of runs in a folder, one is held at a time.
 
     Parameters
@@ -24,23 +32,39 @@ def read_for(kind: str, paths: Sequence[Path], faults: list[str]) -> Any:
         One of :data:`attnprobe.report.figures.KINDS`.
     paths
         Run files, folders that measure or study wrote; for a needle one JSON file with ``lengths``, ``depths``,
-        ``values``, ``label`` and ``unit``, as of :class:`attnprobe.report.needle_figure.Needle`.
+        ``values``, ``label`` and ``unit``, as of :class:`attnprobe.report.needle_figure.Needle`, or the folder of a
+        needle in a haystack; for kinds of tasks the folder of one.
     faults
         Takes what is damaged in a folder that has more, as runs are read.
+    labels
+        Names of what is compared, in the order of the paths; None for those of the files and folders.
+    metric
+        Of the folder of a needle in a haystack; None for the strict accuracy.
 
     Raises
     ------
     InputError
-        Files that are something else, or not what the kind is drawn from.
+        Files that are something else, or not what the kind is drawn from; labels that are not one for each.
     """
     takes = known_kind(kind).takes
-    if takes == "needle":
+    if labels and takes != "several":
+        raise InputError(f'a figure of kind "{kind}" has no lines to label; leave out --label, which is for "compare"')
+    is_folder = len(paths) == 1 and paths[0].is_dir()
+    if metric is not None and not (takes == "needle" and is_folder):
+        raise InputError(f'--metric {metric}: only a "needle" of the folder of a niah task has metrics; leave it out')
+    if takes in ("needle", "task"):
         if len(paths) != 1:
-            raise InputError(f"{len(paths)} files; a needle's figure is drawn from one")
-        return _needle(paths[0])
+            raise InputError(f'{len(paths)} files or folders; a figure of kind "{kind}" is drawn from one')
+        if takes == "task":
+            return read_task(paths[0])
+        return needle_of(read_task(paths[0]), metric) if is_folder else _needle(paths[0])
     sources = read_sources(paths, faults)
     if takes == "several":
-        return {one.name: one.study if isinstance(one, StudyOfModel) else one.read(faults) for one in sources}
+        names = _names([one.name for one in sources], labels)
+        return {
+            name: one.study if isinstance(one, StudyOfModel) else one.read(faults)
+            for name, one in zip(names, sources, strict=True)
+        }
     studies = [one for one in sources if isinstance(one, StudyOfModel)]
     if takes == "run":
         if studies or sum(len(one.files) for one in sources if isinstance(one, Runs)) != 1:
@@ -54,6 +78,17 @@ def read_for(kind: str, paths: Sequence[Path], faults: list[str]) -> Any:
             f'given: {", ".join(one.name for one in sources)}; give one, or draw the kind "compare"'
         )
     return studies[0].study
+
+
+def _names(own: Sequence[str], labels: Sequence[str] | None) -> Sequence[str]:
+    if not labels:
+        return own
+    if len(labels) != len(own) or len(set(labels)) != len(labels):
+        raise InputError(
+            f"--label is given {len(labels)} times ({', '.join(labels)}) for {', '.join(own)}; give one for each, all "
+            "different"
+        )
+    return labels
 
 
 def _runs(sources: Sequence[Runs | StudyOfModel], faults: list[str]) -> Iterator[Run]:

@@ -79,11 +79,21 @@ def label(name: str, room: float, size: float) -> str | None:
     return text[:low].rstrip() + "…" if low else None
 
 
-def token_label(text: str) -> str | None:
-    """A token as a label, its spaces and line ends shown; None where it cannot be drawn."""
-    shown = "".join(_SPACES.get(c, c) for c in text)
-    shown = shown.strip(" ") or "␣" * len(shown)
-    return shown if shown and len(shown) <= 16 and is_drawable(shown) else label(shown, 0.9, 7.0)
+def token_label(text: str) -> str:
+    """A token as a label 0.9 inches long at most: line ends and lone spaces as signs, what cannot be drawn as codes."""
+    signs = "".join(_SPACES.get(c) or (c if c == " " or _has_place(c) else _code(c)) for c in text)
+    signs = signs.strip(" ") or "␣" * len(signs)
+    if not is_drawable(signs):  # single letters would, but not joined or turned round
+        signs = "".join(c if c.isascii() else _code(c) for c in signs)
+    return label(signs, 0.9, 7.0) or "(no text)"
+
+
+def _has_place(character: str) -> bool:
+    return is_drawable(character) and not unicodedata.category(character).startswith("C")
+
+
+def _code(character: str) -> str:
+    return character.encode("ascii", "backslashreplace").decode() if ord(character) > 31 else f"\\x{ord(character):02x}"
 
 
 def text_width(text: str, size: float, bold: bool = False) -> float:

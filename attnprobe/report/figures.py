@@ -12,21 +12,27 @@ from attnprobe.errors import InputError
 from attnprobe.report.compare_figure import compare_figure
 from attnprobe.report.curve_figures import curve_figure
 from attnprobe.report.figure_kinds import ABOUT
+from attnprobe.report.filler_figures import decomposition_figure, fillers_figure
+from attnprobe.report.link_figure import link_figure
 from attnprobe.report.map_figures import answer_figure, head_figure, layer_figure
+from attnprobe.report.matrix_figures import depths_figure
 from attnprobe.report.needle_figure import Needle, needle_figure
 from attnprobe.report.prompt_figure import prompt_figure
 from attnprobe.report.sink_figure import sink_figure
 from attnprobe.report.spectrum_figure import spectrum_figure
 from attnprobe.report.style import check_suffix, save_figure
+from attnprobe.report.sweep_figures import answers_figure, published_figure
 from attnprobe.run import Run
 from attnprobe.study import Study
+from attnprobe.tasks.task_summary import TaskSummary
 
-Takes = Literal["measured", "run", "several", "needle"]
+Takes = Literal["measured", "run", "several", "needle", "task"]
 _TAKES: dict[str, str] = {
     "measured": "a Run, several runs, or a Study of one model",
     "run": "one Run",
     "several": "runs and studies by name, in a dict",
     "needle": "a Needle (attnprobe.report.needle_figure)",
+    "task": "a TaskSummary (attnprobe.tasks.task_summary)",
 }
 
 
@@ -59,6 +65,12 @@ KINDS: Mapping[str, Kind] = {
     "distance": Kind("measured", spectrum_figure, ("layers",)),
     "sinks": Kind("measured", sink_figure),
     "needle": Kind("needle", needle_figure),
+    "depths": Kind("task", depths_figure),
+    "answers": Kind("task", answers_figure),
+    "published": Kind("task", published_figure),
+    "fillers": Kind("task", fillers_figure),
+    "parts": Kind("task", decomposition_figure),
+    "link": Kind("task", link_figure),
 }
 """By name; :data:`attnprobe.report.figure_kinds.ABOUT` says what each shows."""
 
@@ -114,6 +126,8 @@ def known_kind(name: str) -> Kind:
 def _is_taken(kind: Kind, source: Any) -> bool:
     if kind.takes == "needle":
         return isinstance(source, Needle)
+    if kind.takes == "task":
+        return isinstance(source, TaskSummary)
     if kind.takes == "run":
         return isinstance(source, Run)
     if kind.takes == "several":

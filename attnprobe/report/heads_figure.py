@@ -39,7 +39,7 @@ def save_heads_figure(result: HeadsResult, path: Path) -> None:
     say_around(
         figure,
         f"{shown(result.model, 'model')}: {SCORE_NAMES[by]}",
-        f"{count(len(scores.questions), 'question')} x {count(int(scores.n_orders.max()), 'random order')}, "
+        f"{count(len(scores.questions), 'question')} × {count(int(scores.n_orders.max()), 'random order')}, "
         f"{own if result.options.answers == 'generate' else 'answers forced'}; needle: {result.options.needle}. Mean "
         "over questions.",
     )

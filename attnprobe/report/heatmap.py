@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from attnprobe.errors import InputError
+from attnprobe.report.asked import asked_html, asked_of_run
 from attnprobe.report.page import asset, check_page, html_page
 from attnprobe.report.texts import escaped, visible
 from attnprobe.report.token_map import SCRIPTS, STYLES, token_map
@@ -45,9 +46,11 @@ def write_heatmap(run: Run, path: str | os.PathLike[str], heads: Sequence[tuple[
     about = f"{model}, {run.n_prompt:,} tokens of prompt, {len(run.answer_ids):,} of answer"
     page = html_page(
         visible(title),
-        f'<div class="tm-frame"><h1>{escaped(title)} <small>{escaped(about)}</small></h1>'
+        f'<div class="tm-frame"><header><h1>{escaped(title)} <small>{escaped(about)}</small></h1>'
+        f"{asked_html(asked_of_run(run))}</header>"
         '<div id="token-map"></div></div>\n'
         "<noscript><p>The heatmap needs JavaScript, which this page carries inside.</p></noscript>",
+        kind="heatmap",
         styles=[asset(name) for name in STYLES],
         scripts=[*(asset(name) for name in SCRIPTS), _START],
         data={_DATA: data},

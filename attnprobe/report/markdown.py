@@ -23,16 +23,17 @@ def markdown_text(title: str, all_series: Sequence[Series], faults: Sequence[str
             parts.append(f"## {in_markdown(series.name)}")
         parts.append(f"**{in_markdown(series.verdict.headline)}**")
         parts.append("\n".join(f"- {in_markdown(line)}" for line in series.verdict.lines))
+        parts.append("\n".join(f"- {in_markdown(label)}: {in_markdown(text)}" for label, text in series.asked))
     if len(all_series) > 1:
-        parts += _table_parts(overview_table(all_series))
+        parts += table_parts(overview_table(all_series))
     for series in all_series:
         if series.curves:
-            parts += _table_parts(curve_table(series))
-    parts += _table_parts(budget_table(all_series))
+            parts += table_parts(curve_table(series))
+    parts += table_parts(budget_table(all_series))
     for series in all_series:
         for _, table in series_tables(series):
-            parts += _table_parts(table, "" if len(all_series) == 1 else f"{series.name}: ")
-    parts += _table_parts(facts_table(all_series))
+            parts += table_parts(table, "" if len(all_series) == 1 else f"{series.name}: ")
+    parts += table_parts(facts_table(all_series))
     warnings = [f"{series.name}: {text}" for series in all_series for text in series.warnings]
     if faults or warnings:
         parts.append("### Warnings")
@@ -40,7 +41,8 @@ def markdown_text(title: str, all_series: Sequence[Series], faults: Sequence[str
     return "\n\n".join(parts) + "\n"
 
 
-def _table_parts(table: Table, prefix: str = "") -> list[str]:
+def table_parts(table: Table, prefix: str = "") -> list[str]:
+    """A table with its heading and note, as blocks of Markdown."""
     lines = [
         _line(table.header),
         _line(["---:" if right else "---" for right in table.right], is_safe=True),

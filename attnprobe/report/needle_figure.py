@@ -28,6 +28,8 @@ class Needle:
         float [length, depth]; NaN where there is none.
     label, unit
         What the values are, e.g. ``share of the needle`` in ``%``; an empty unit for pure numbers.
+    about
+        What they come from, for the note below.
 
     Raises
     ------
@@ -40,6 +42,7 @@ class Needle:
     values: np.ndarray
     label: str
     unit: str = ""
+    about: str = ""
 
     def __post_init__(self) -> None:
         try:
@@ -78,12 +81,13 @@ def needle_figure(source: Needle, *, width: Width = "column") -> Any:
     figure, axes = grid_figure(
         values,
         Axis("depth of the needle (%)", range(len(depths)), depths),
-        Axis("length of the context (tokens)", source.lengths),
+        Axis("length of the context (tokens)", source.lengths, [f"{length:,}" for length in source.lengths]),
         f"{name} ({source.unit})" if source.unit else name,
         width,
     )
     title = f"{name[:1].upper()}{name[1:]} by length and depth"
-    say_around(figure, title, "Hatched: not measured or undefined." if np.isnan(values).any() else "")
+    hatched = ["Hatched: not measured or undefined."] if np.isnan(values).any() else []
+    say_around(figure, title, " ".join([shown(source.about, ""), *hatched]).strip())
     _write_numbers(figure, axes, values)
     return figure
 

@@ -9,12 +9,15 @@ import json
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from attnprobe.errors import InputError
 
+Kind = Literal["heatmap", "report"]
+
+_KIND_MARK = '<meta name="attnprobe-page" content="{}">'
 _MADE_HERE = '<meta name="generator" content="attnprobe">'
 
 # What ends a script element or begins a comment inside it, and the line ends that JSON allows and older scripts do not.
@@ -42,7 +45,15 @@ def array_text(array: np.ndarray) -> str:
     return base64.b64encode(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()).decode("ascii")
 
 
-def html_page(title: str, body: str, *, styles: Sequence[str], scripts: Sequence[str], data: Mapping[str, Any]) -> str:
+def html_page(
+    title: str,
+    body: str,
+    *,
+    kind: Kind,
+    styles: Sequence[str],
+    scripts: Sequence[str],
+    data: Mapping[str, Any],
+) -> str:
     """Put a page together.
 
     A Content-Security-Policy forbids every request and every script but the given ones, known by their hashes; so
@@ -54,6 +65,8 @@ def html_page(title: str, body: str, *, styles: Sequence[str], scripts: Sequence
         Plain text.
     body
         HTML; whatever comes from a user is escaped in it already.
+    kind
+        What the page is, for :func:`pages_beside`.
     styles, scripts
         Texts of style sheets and scripts, ours or a library's, in their order.
     data
@@ -73,7 +86,7 @@ def html_page(title: str, body: str, *, styles: Sequence[str], scripts: Sequence
         f'<meta http-equiv="Content-Security-Policy" content="{html.escape(policy)}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n'
-        f"{_MADE_HERE}\n"
+        f"{_MADE_HERE}\n{_KIND_MARK.format(kind)}\n"
         f"<title>{html.escape(title)}</title>\n"
         + "".join(f"<style>{style}</style>\n" for style in styles)
         + f"</head>\n<body>\n{body}\n{holders}"
@@ -108,12 +121,28 @@ def check_own(path: Path, what: str, mark: str) -> None:
     if not path.is_file():
         return
     try:
-        with path.open("rb") as file:
-            is_own = mark.encode() in file.read(4096)
+        is_own = _is_marked(path, mark)
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}; give another --out") from error
     if not is_own:
         raise InputError(f"{path} is there already and no {what} of attnprobe; give another --out, or move it away")
+
+
+def pages_beside(page: Path, kind: Kind) -> list[Path]:
+    """Other pages of attnprobe in a page's folder, of one kind, by name."""
+    found = []
+    for path in sorted(page.parent.glob("*.html")):
+        try:
+            if path.name != page.name and path.is_file() and _is_marked(path, _KIND_MARK.format(kind)):
+                found.append(path)
+        except OSError:  # somebody else's page, and a link the less
+            continue
+    return found
+
+
+def _is_marked(path: Path, mark: str) -> bool:
+    with path.open("rb") as file:
+        return mark.encode() in file.read(4096)
 
 
 def _digest(script: str) -> str:

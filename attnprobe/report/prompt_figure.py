@@ -13,9 +13,7 @@ from attnprobe.report.figure_text import label
 from attnprobe.report.grid_figure import NAME_ROOM, Axis, grid_figure
 from attnprobe.report.style import SMALL, Width, say_around, styled
 from attnprobe.run import Run
-from attnprobe.spans import Span, is_secondary
-
-_KINDS = {"template": "template", "marker": "markers", "learned_sink": "learned sink"}
+from attnprobe.spans import KIND_NAMES, Span, budget_kind
 
 
 @styled
@@ -81,10 +79,8 @@ def _rows(spans: tuple[Span, ...], width: Width) -> tuple[list[str], list[list[i
             name = f"document {span.document}" if drawn in (None, str(span.document)) else f"{span.document}: {drawn}"
         elif span.kind == "other":
             name = label(span.name, NAME_ROOM[width], SMALL) or f"span {i}"
-        elif span.kind == "sink":
-            name = "secondary sinks" if is_secondary(span) else "first token"
         else:
-            name = _KINDS.get(span.kind, span.kind)
+            name = KIND_NAMES[budget_kind(span)]
         key = i if span.kind in ("document", "other") else name
         if key not in groups:
             names.append(name)

@@ -1,9 +1,14 @@
-"""Masses in two bytes: logarithms in equal steps, so that small masses keep as many digits as large ones."""
+"""Numbers as a page holds them: masses in two bytes, as logarithms in equal steps, so that small ones keep as many
+digits as large ones."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from attnprobe.report.page import array_text
+
+BASE64 = 4 / 3
+"""Characters of base64 that a byte takes."""
 STEP = 0.00099
 """Nats between two codes. Rounding to the nearest code is off by half a step at most, a relative 5e-4."""
 RELATIVE_ERROR = 5e-4
@@ -25,3 +30,13 @@ def quantised(mass: np.ndarray) -> np.ndarray:
 def restored(codes: np.ndarray) -> np.ndarray:
     """Masses, float64 of the same shape, of what :func:`quantised` gave."""
     return np.where(codes > 0, np.exp((codes.astype(np.float64) - 65535) * STEP), 0.0)
+
+
+def mass_text(mass: np.ndarray) -> str:
+    """The codes of masses as base64."""
+    return array_text(quantised(mass))
+
+
+def whole_text(numbers: np.ndarray) -> str:
+    """Whole numbers as base64 of int32."""
+    return array_text(numbers.astype(np.int32))

@@ -10,17 +10,28 @@ from pathlib import Path
 from attnprobe.errors import InputError
 from attnprobe.report.body import body_html
 from attnprobe.report.markdown import MADE_HERE, markdown_text
-from attnprobe.report.page import asset, check_own, check_page, html_page
+from attnprobe.report.page import asset, check_own, check_page, html_page, pages_beside
 from attnprobe.report.run_series import series_of_runs
 from attnprobe.report.sections import page_data
 from attnprobe.report.series import Series
 from attnprobe.report.sources import Runs, Source, read_sources
 from attnprobe.report.study_series import series_of_study
+from attnprobe.report.task_page import TaskSeries, task_markdown, task_page
+from attnprobe.report.task_sources import read_tasks
 from attnprobe.report.text_maps import TextMaps
 from attnprobe.report.texts import visible
 from attnprobe.report.token_map import SCRIPTS, STYLES
 from attnprobe.run_folder import write_text
+from attnprobe.tasks.task_folder import task_parts
 
+_SCRIPTS = (
+    "report_data.js",
+    "report_plots.js",
+    "report_curve.js",
+    "report_explorer.js",
+    "report_downloads.js",
+    "report.js",
+)
 _BEFORE_PLOTLY = "window.PlotlyConfig = { MathJaxConfig: 'local' };"
 
 
@@ -40,7 +51,7 @@ class Report:
 
     page: Path
     summary: Path
-    series: tuple[Series, ...]
+    series: tuple[Series | TaskSeries, ...]
     faults: tuple[str, ...]
 
 
@@ -50,10 +61,11 @@ def write_report(sources: Sequence[str | os.PathLike[str]], path: str | os.PathL
     Parameters
     ----------
     sources
-        Run files, folders of ``measure``, and folders of ``study``; several are compared on the same axes.
+        Run files, folders of ``measure``, and folders of ``study``; several are compared on the same axes. Or folders
+        of tasks, which stand one after the other.
     path
         The page, ending in ``.html``; the summary goes beside it, ending in ``.md``. A reader sees the old content or
-        the new one.
+        the new one. Heatmap pages in its folder are linked.
 
     Raises
     ------
@@ -70,16 +82,20 @@ def write_report(sources: Sequence[str | os.PathLike[str]], path: str | os.PathL
     if not page.parent.is_dir():
         raise InputError(f"{page.parent} is no folder; make it, or give another --out")
     faults: list[str] = []
-    found = read_sources(sources, faults)
-    maps = TextMaps()
-    all_series = tuple(series for source in found for series in _series(source, faults, maps))
-    title = " and ".join(source.name for source in found[:3]) + (
-        f" and {len(found) - 3} more" if len(found) > 3 else ""
-    )
-    texts = {
-        page: _page_text(title, all_series, faults, maps),
-        summary: markdown_text(f"Attention: {title}", all_series, faults),
-    }
+    all_series: tuple[Series | TaskSeries, ...]
+    if _are_tasks(sources):
+        tasks = read_tasks([Path(source) for source in sources], faults)
+        all_series, title = tuple(tasks), _title([task.name for task in tasks])
+        texts = {page: task_page(title, tasks, faults), summary: task_markdown(f"Task: {title}", tasks, faults)}
+    else:
+        found = read_sources(sources, faults)
+        maps = TextMaps()
+        own = tuple(series for source in found for series in _series(source, faults, maps))
+        all_series, title = own, _title([source.name for source in found])
+        texts = {
+            page: _page_text(title, own, faults, maps, pages_beside(page, "heatmap")),
+            summary: markdown_text(f"Attention: {title}", own, faults),
+        }
     for file, text in texts.items():
         try:
             write_text(file, text)
@@ -88,20 +104,35 @@ def write_report(sources: Sequence[str | os.PathLike[str]], path: str | os.PathL
     return Report(page, summary, all_series, tuple(faults))
 
 
+def _are_tasks(sources: Sequence[str | os.PathLike[str]]) -> bool:
+    """Whether all sources are tasks; ``InputError`` where only some are."""
+    tasks = [os.fspath(source) for source in sources if task_parts(source)]
+    if tasks and len(tasks) < len(sources):
+        raise InputError(f"{tasks[0]} is a task and others are not; report tasks by themselves")
+    return bool(tasks)
+
+
+def _title(names: Sequence[str]) -> str:
+    return " and ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
 def _series(source: Source, faults: list[str], maps: TextMaps) -> list[Series]:
     if isinstance(source, Runs):
         return series_of_runs(source.name, maps.watched(source.name, source.read(faults)), source.is_folder, faults)
     return [series_of_study(source)]
 
 
-def _page_text(title: str, all_series: Sequence[Series], faults: Sequence[str], maps: TextMaps) -> str:
+def _page_text(
+    title: str, all_series: Sequence[Series], faults: Sequence[str], maps: TextMaps, heatmaps: Sequence[Path]
+) -> str:
     from plotly.offline import get_plotlyjs
 
     data = {"report-data": page_data(all_series), "report-texts": list(maps.payloads)}
     return html_page(
         f"{visible(title)}: attnprobe report",
-        body_html(title, all_series, faults, maps.names, maps.note()),
+        body_html(title, all_series, faults, maps.names, maps.note(), [path.name for path in heatmaps]),
+        kind="report",
         styles=[*(asset(name) for name in STYLES), asset("report.css")],
-        scripts=[_BEFORE_PLOTLY, get_plotlyjs(), *(asset(name) for name in SCRIPTS), asset("report.js")],
+        scripts=[_BEFORE_PLOTLY, get_plotlyjs(), *(asset(name) for name in (*SCRIPTS, *_SCRIPTS))],
         data=data,
     )

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from attnprobe.curve import middle_positions
 from attnprobe.norms import NORMS, averaged, head_values, uniform_values
+from attnprobe.report.asked import Asked, asked_of_run, asked_of_runs
+from attnprobe.report.balance import Places, fingerprint, times_everywhere
 from attnprobe.report.facts import Facts, merged, run_facts
-from attnprobe.report.series import Curves, Series, Table, end_ratio
+from attnprobe.report.series import Cell, Curves, Series, end_ratio, table_of_values, whole
 from attnprobe.report.verdicts import run_verdict, runs_verdict
 from attnprobe.run import Run
-from attnprobe.spans import is_secondary
+from attnprobe.spans import budget_kind
 from attnprobe.study_cells import KINDS
 from attnprobe.terminal import count, decimal, percent
 
@@ -27,6 +30,18 @@ MOST_ROWS = 200
 
 _COUNTED = ("document", "sink")
 """Kinds of the spans whose tokens are a document's."""
+
+
+_COLUMNS: dict[str, Callable[[Any], str] | None] = {
+    "prompt": None,
+    "tokens": whole,
+    "answer tokens": whole,
+    "head/middle": decimal,
+    "tail/middle": decimal,
+    "sinks": percent,
+    "log-prob. of answer": decimal,
+    "answer": None,
+}
 
 
 @dataclass
@@ -57,8 +72,10 @@ class _Group:
     has_sinks: bool = False
     norms: set[str] = field(default_factory=lambda: set(NORMS))
     members: list[tuple[str, dict[str, np.ndarray]]] = field(default_factory=list)
-    rows: list[tuple[str, ...]] = field(default_factory=list)
+    rows: list[tuple[Cell, ...]] = field(default_factory=list)
     ends: list[tuple[float | None, float | None]] = field(default_factory=list)
+    asked: list[Asked] = field(default_factory=list)
+    places: Places = field(default_factory=Counter)
     facts: list[Facts] = field(default_factory=list)
     warnings: dict[str, list[str]] = field(default_factory=dict)
     budget: dict[str, float] = field(default_factory=lambda: dict.fromkeys(KINDS, 0.0))
@@ -103,15 +120,15 @@ def series_of_runs(name: str, runs: Iterable[Run], is_folder: bool, faults: list
 
 def _take(group: _Group, run: Run, id: str) -> None:
     group.n += 1
+    group.asked.append(asked_of_run(run))
     group.facts.append(run_facts(run))
     for warning in run.warnings:
         group.warnings.setdefault(warning, []).append(id)
     mass = run.mass.mean(axis=(0, 1), dtype=np.float64)
     budget = dict.fromkeys(KINDS, 0.0)
     for span, value in zip(run.spans, mass, strict=True):
-        kind = "secondary_sink" if is_secondary(span) else span.kind
-        budget[kind] += float(value)
-        group.budget[kind] += float(value)
+        budget[budget_kind(span)] += float(value)
+        group.budget[budget_kind(span)] += float(value)
     head = tail = None
     if run.documents:
         curve = run.curve(with_sinks=True)  # as the view "as measured"
@@ -122,12 +139,12 @@ def _take(group: _Group, run: Run, id: str) -> None:
         group.rows.append(
             (
                 id,
-                f"{run.n_prompt:,}",
-                f"{len(run.answer_ids):,}",
-                decimal(head),
-                decimal(tail),
-                percent(budget["sink"] + budget["secondary_sink"] + budget["learned_sink"]),
-                decimal(float(run.answer_logprob.sum(dtype=np.float64))),
+                run.n_prompt,
+                len(run.answer_ids),
+                head,
+                tail,
+                budget["sink"] + budget["secondary_sink"] + budget["learned_sink"],
+                float(run.answer_logprob.sum(dtype=np.float64)),
                 run.answer,
             )
         )
@@ -160,6 +177,8 @@ def _add_curves(group: _Group, run: Run, id: str) -> None:
             group.add_to("raw", norm, "documents", np.nansum(raw["heads"], axis=-1))
     if len(group.members) < MOST_MEMBERS:
         group.members.append((id, own))
+    for position, i in enumerate(run.document_spans):
+        group.places[fingerprint(run, i), position] += 1
 
 
 def _parts(run: Run, norm: str, with_sinks: bool) -> dict[str, np.ndarray]:
@@ -167,8 +186,8 @@ def _parts(run: Run, norm: str, with_sinks: bool) -> dict[str, np.ndarray]:
     values = head_values(run, "mass" if norm == "share" else norm, with_sinks=with_sinks)  # [layer, head, document]
     return {
         "all": averaged(values.reshape(-1, values.shape[-1]), norm),
-        "layers": np.stack([averaged(layer, norm) for layer in values]),
-        "heads": np.stack([[averaged(head[None], norm) for head in layer] for layer in values]),
+        "layers": averaged(values, norm),
+        "heads": averaged(values[..., None, :], norm),
         "uniform": uniform_values(run, norm, with_sinks=with_sinks),
     }
 
@@ -186,13 +205,7 @@ def _series(name: str, group: _Group, is_folder: bool) -> Series:
     common = (curves.get("raw", {}), middle, budget)
     documents = run.documents if is_single else tuple(map(str, range(n_documents)))
     left_out = group.n - len(group.rows)
-    table = Table(
-        "Prompts",
-        ("prompt", "tokens", "answer tokens", "head/middle", "tail/middle", "sinks", "log-prob. of answer", "answer"),
-        tuple(group.rows),
-        (False, True, True, True, True, True, True, False),
-        f"{count(left_out, 'more prompt')} not listed; they count in the means." if left_out else "",
-    )
+    note = f"{count(left_out, 'more prompt')} not listed; they count in the means." if left_out else ""
     share = curves["raw"]["share"].heads if curves else None
     ratios = {}
     if share is not None:
@@ -211,8 +224,11 @@ def _series(name: str, group: _Group, is_folder: bool) -> Series:
         ratios=ratios,
         members=() if is_single else tuple(group.members),
         budget=budget,
-        verdict=run_verdict(*common, documents) if is_single else runs_verdict(*common, group.n, group.ends),
-        tables={"prompts": table},
+        verdict=run_verdict(*common, documents)
+        if is_single
+        else runs_verdict(*common, group.n, group.ends, times_everywhere(group.places, n_documents)),
+        asked=asked_of_runs(group.asked),
+        tables={"prompts": table_of_values("Prompts", _COLUMNS, group.rows, note)},
         facts=merged(group.facts),
         warnings=tuple(_warning(text, ids, is_single) for text, ids in group.warnings.items()),
     )

@@ -11,20 +11,9 @@ import numpy as np
 from attnprobe.report.page import array_text
 from attnprobe.report.series import NORM_NAMES, VIEW_NAMES, Curves, Series, Table
 from attnprobe.report.texts import visible
+from attnprobe.spans import KIND_NAMES
 from attnprobe.terminal import count, decimal, percent
 
-KIND_NAMES = {
-    "sink": "first token (sink)",
-    "secondary_sink": "secondary sinks",
-    "learned_sink": "learned sink",
-    "template": "template",
-    "system": "system",
-    "marker": "markers",
-    "document": "documents",
-    "question": "question",
-    "other": "other text",
-    "answer": "answer so far",
-}
 MOST_VALUES = 500_000
 """Values of heads in a page, beside a text of several MB: 2.7 MB."""
 
@@ -90,7 +79,7 @@ def curve_table(series: Series) -> Table:
     )
     return Table(
         f"Curve: {series.name}", tuple(header), tuple(zip(*columns, strict=True)), tuple(right),
-        f"{_FINE_PRINT[series.kind]}{ends}{middle}",
+        f"{_FINE_PRINT[series.kind]} {sinks_note(series)}{ends}{middle}",
     )  # fmt: skip
 
 
@@ -103,8 +92,22 @@ def budget_table(all_series: Sequence[Series]) -> Table:
         ("kind of text", *_column_names(all_series, "mass")),
         tuple(rows),
         (False, *(True for _ in all_series)),
-        "Mean mass over answer rows, heads and layers; columns sum to 100 %.",
+        "Mean mass over answer rows, heads and layers; columns sum to 100 %. The first token is an attention sink. "
+        + _budget_sinks(all_series),
     )
+
+
+def sinks_note(series: Series) -> str:
+    """What the curves as measured do with secondary sinks."""
+    if "apart" in series.curves:
+        return "As measured, secondary sinks count to the documents in which they stand; another view leaves them out."
+    return "No secondary sinks were set apart: tokens that act as sinks count to the documents in which they stand."
+
+
+def _budget_sinks(all_series: Sequence[Series]) -> str:
+    if any(series.budget["secondary_sink"] > 0 for series in all_series):
+        return "Secondary sinks are apart here, not in the kinds of text in which they stand."
+    return "No secondary sinks were set apart: they count to the kinds of text in which they stand."
 
 
 def facts_table(all_series: Sequence[Series]) -> Table:
@@ -153,7 +156,7 @@ def page_data(all_series: Sequence[Series]) -> dict[str, Any]:
     detail = _detail(all_series)
     return {
         "norms": NORM_NAMES,
-        "views": VIEW_NAMES,
+        "views": VIEW_NAMES | {view: view for one in all_series for view in one.curves if view not in VIEW_NAMES},
         "kinds": KIND_NAMES,
         "series": [_series_data(series, detail) for series in all_series],
     }
@@ -196,6 +199,7 @@ def _series_data(series: Series, detail: int) -> dict[str, Any]:
         "layers": list(series.model_layers),
         "n_heads": series.n_heads,
         "finding": visible(curve_finding(series)),
+        "sinks": sinks_note(series),
         "curves": {
             view: {norm: _curves_data(norm, curves, detail) for norm, curves in norms.items()}
             for view, norms in series.curves.items()
@@ -208,9 +212,18 @@ def _series_data(series: Series, detail: int) -> dict[str, Any]:
         "budget": dict(series.budget),
         "prompts": {
             "header": list(series.tables["prompts"].header),
-            "rows": [[visible(cell) for cell in row] for row in series.tables["prompts"].rows],
+            "rows": [[_plain(cell) for cell in row] for row in series.tables["prompts"].values],
         },
     }
+
+
+def _plain(value: str | float | None) -> str | float | None:
+    """A cell of a table as JSON: texts made visible, numbers as they are."""
+    if isinstance(value, str):
+        return visible(value)
+    if value is None or math.isnan(value):
+        return None
+    return value if math.isfinite(value) else str(value)
 
 
 def _curves_data(norm: str, curves: Curves, detail: int) -> dict[str, Any]:

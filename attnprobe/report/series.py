@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -22,18 +23,50 @@ VIEW_NAMES = {
     "later": "later answer rows",
     "question": "the question's own rows",
     "weighted": "mass times what each key writes",
+    "null": 'question and answer "N/A" (null)',
+    "calibrated": "over the null (calibrated)",
+    "preamble": "with a sentence before the documents",
+    "dummy": "a document without content",
 }
+
+
+Cell = str | float | None
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table of texts; ``right`` says which columns hold numbers."""
+    """A table of texts; ``right`` says which columns hold numbers, ``values`` what the texts were made of, if given."""
 
     caption: str
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     right: tuple[bool, ...]
     note: str = ""
+    values: tuple[tuple[Cell, ...], ...] = ()
+
+
+def table_of_values(
+    caption: str,
+    columns: Mapping[str, Callable[[Any], str] | None],
+    values: Sequence[tuple[Cell, ...]],
+    note: str = "",
+) -> Table:
+    """A table of values that are kept beside their texts; ``columns`` say how a number is written, None for texts."""
+    formats = tuple(columns.values())
+    rows = [
+        tuple(
+            "-" if cell is None else str(cell) if text is None else text(cell)
+            for text, cell in zip(formats, row, strict=True)
+        )
+        for row in values
+    ]
+    right = tuple(text is not None for text in formats)
+    return Table(caption, tuple(columns), tuple(rows), right, note, tuple(values))
+
+
+def whole(value: float) -> str:
+    """A number without a fraction."""
+    return f"{value:,.0f}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,6 +139,8 @@ class Series:
         Mean mass of each kind of span.
     verdict
         What may be said.
+    asked
+        Question and answer, in a few words: label and text.
     tables
         Further tables of this series, by section.
     facts
@@ -126,6 +161,7 @@ class Series:
     members: tuple[tuple[str, Mapping[str, np.ndarray]], ...]
     budget: Mapping[str, float]
     verdict: Verdict
+    asked: tuple[tuple[str, str], ...]
     tables: Mapping[str, Table]
     facts: tuple[tuple[str, str], ...]
     warnings: tuple[str, ...]

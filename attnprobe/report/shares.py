@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attnprobe.norms import head_values, mean_of_defined
-from attnprobe.report.drawn import Facts, Source, about_runs, about_study, runs_of
+from attnprobe.norms import averaged, head_values, mean_of_defined
+from attnprobe.report.drawn import Facts, Source, about_runs, about_sinks, about_study, runs_of
 from attnprobe.study import Study
 from attnprobe.study_cells import ASKED
 
@@ -36,14 +36,14 @@ class Shares:
     about: str
 
 
-def shares_of(source: Source, averaged: str) -> Shares:
+def shares_of(source: Source, drawn: str) -> Shares:
     """Shares by layer and head; secondary sinks that runs set apart are left out.
 
     Parameters
     ----------
     source
         What was measured.
-    averaged
+    drawn
         For the note: which layers and heads are drawn.
 
     Raises
@@ -56,7 +56,7 @@ def shares_of(source: Source, averaged: str) -> Shares:
         layers, heads = (
             mean_of_defined(part.reshape(-1, *part.shape[2:]), axis=0) for part in _both(data.array(ASKED, "mass.raw"))
         )
-        return Shares(layers, heads, data.layers, None, about_study(source, averaged))
+        return Shares(layers, heads, data.layers, None, f"{about_study(source, drawn)} {about_sinks([False])}")
     facts: list[Facts] = []
     names: list[tuple[str, ...]] = []
     parts: list[tuple[np.ndarray, np.ndarray]] = []
@@ -66,15 +66,10 @@ def shares_of(source: Source, averaged: str) -> Shares:
         parts.append(_both(head_values(run, "mass", with_sinks=False)))
     layers, heads = (mean_of_defined(np.stack(part), axis=0) for part in zip(*parts, strict=True))
     same = len(set(names)) == 1
-    return Shares(layers, heads, facts[0].layers, names[0] if same else None, about_runs(facts, averaged))
+    about = f"{about_runs(facts, drawn)} {about_sinks([fact.sinks_apart for fact in facts])}"
+    return Shares(layers, heads, facts[0].layers, names[0] if same else None, about)
 
 
 def _both(mass: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Shares [..., layer, document] and [..., layer, head, document] of mass [..., layer, head, document]."""
-    pooled = np.where(np.isnan(mass).all(axis=-2), np.nan, np.nan_to_num(mass, nan=0.0).mean(axis=-2))
-    return _of_total(pooled), _of_total(mass)
-
-
-def _of_total(mass: np.ndarray) -> np.ndarray:
-    total = np.broadcast_to(np.nansum(mass, axis=-1, keepdims=True), mass.shape)
-    return np.divide(mass, total, out=np.full_like(mass, np.nan), where=total > 0)
+    return averaged(mass, "share"), averaged(mass[..., None, :], "share")

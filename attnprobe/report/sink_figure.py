@@ -10,16 +10,12 @@ from attnprobe.report.drawn import Source, about_runs, about_study, runs_of
 from attnprobe.report.figure_axes import legend_above, number_ticks
 from attnprobe.report.style import BLUE, ORANGE, SKY, WIDTHS, Width, new_figure, say_around, styled
 from attnprobe.run import Run
-from attnprobe.spans import is_secondary
+from attnprobe.spans import KIND_NAMES, budget_kind
 from attnprobe.study import Study
 from attnprobe.study_cells import ASKED, KINDS
 
-_SINKS = ("sink", "learned_sink", "secondary_sink")
-_NAMES = {
-    "sink": ("first token", BLUE),
-    "learned_sink": ("learned sink", SKY),
-    "secondary_sink": ("secondary sinks", ORANGE),
-}
+_COLOURS = {"sink": BLUE, "learned_sink": SKY, "secondary_sink": ORANGE}
+_SINKS = tuple(_COLOURS)
 
 
 @styled
@@ -56,9 +52,8 @@ def sink_figure(source: Source, *, width: Width = "column") -> Any:
     axes = figure.add_subplot()
     places, floor = np.arange(len(layers)), np.zeros(len(layers))
     for number, kind in enumerate(_SINKS):
-        name, colour = _NAMES[kind]
         if kind == "sink" or mass[:, number].any():
-            axes.bar(places, 100 * mass[:, number], 0.86, 100 * floor, color=colour, label=name)
+            axes.bar(places, 100 * mass[:, number], 0.86, 100 * floor, color=_COLOURS[kind], label=KIND_NAMES[kind])
         floor = floor + mass[:, number]
     number_ticks(axes.xaxis, layers, WIDTHS[width] - 0.7)
     axes.set_xlim(-0.6, len(layers) - 0.4)
@@ -77,7 +72,7 @@ def _sinks(run: Run) -> np.ndarray:
     mass = run.mass.mean(axis=1, dtype=np.float64)
     sums = np.zeros((len(run.layers), len(_SINKS)))
     for number, span in enumerate(run.spans):
-        if span.kind in ("sink", "learned_sink"):
-            kind = "secondary_sink" if is_secondary(span) else span.kind
+        kind = budget_kind(span)
+        if kind in _SINKS:
             sums[:, _SINKS.index(kind)] += mass[:, number]
     return sums

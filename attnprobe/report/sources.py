@@ -15,7 +15,7 @@ from attnprobe.run_folder import MANIFEST, RUNS, finished_runs
 from attnprobe.study import Study
 from attnprobe.study_folder import ABOUT
 
-ACCEPTED = "a report takes run files (.safetensors) and folders that measure or study wrote"
+ACCEPTED = "a report takes run files (.safetensors) and folders written by attnprobe measure, study, run or demo"
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ class Runs:
                 run = Run.load(file)
             except InputError as error:
                 if not self.is_folder:
-                    raise
-                faults.append(str(error))
+                    raise RunFileError(f"{error}; measure it again, or give another file") from error
+                faults.append(f"{error}; the command that measured it, run again, writes it anew")
                 continue
             good += 1
             yield run

@@ -10,10 +10,10 @@ import numpy as np
 
 from attnprobe.estimates import Interval
 from attnprobe.flatness import BOUNDS
-from attnprobe.norms import mean_of_defined
 from attnprobe.report.curve_figures import POSITION, averaging_name, curve_figure, position_axes
 from attnprobe.report.drawn import about_study
 from attnprobe.report.figure_axes import LINE, legend_above, number_ticks
+from attnprobe.report.study_layers import layer_curves
 from attnprobe.report.style import (
     BLACK,
     BLUE,
@@ -26,6 +26,7 @@ from attnprobe.report.style import (
     say_around,
     styled,
 )
+from attnprobe.spans import KIND_NAMES
 from attnprobe.study import Study
 from attnprobe.study_cells import KINDS
 from attnprobe.study_curve import AVERAGING
@@ -118,13 +119,9 @@ def _whisker(axes: Any, interval: Interval | None, y: float, norm: str, named: b
 def layer_position_figure(study: Study) -> Any:
     """Per-head share of every position in every layer against the uniform one, and the sinks' mass beside it."""
     data = study.of()
-    profiles = study.layer_profiles()
-    # As a curve's values: of the questions that have all positions, and scaled to a whole unless one document moved.
-    is_whole = ~np.isnan(profiles).any(axis=2, keepdims=True)
-    curves = np.exp(mean_of_defined(np.where(is_whole, profiles, np.nan), axis=1))  # [layer, position]
-    uniform = study.uniform()
-    if study.options.design != "insertion":
-        curves, uniform = curves / curves.sum(axis=1, keepdims=True), np.full(data.n_documents, 1 / data.n_documents)
+    is_whole = study.options.design != "insertion"
+    curves, _ = layer_curves(study, is_whole=is_whole)
+    uniform = np.full(data.n_documents, 1 / data.n_documents) if is_whole else study.uniform()
     with np.errstate(divide="ignore", invalid="ignore"):
         relative = np.log2(curves / uniform)  # NaN, a gap in the picture, where no window reaches
     finite = relative[np.isfinite(relative)]
@@ -143,7 +140,7 @@ def layer_position_figure(study: Study) -> Any:
     has_dots = _mark_layers(study, main)
     budget = data.array("asked", "budget").mean(axis=(0, 1))
     for kind, name, marker, colour in (
-        ("sink", "first token", "o", GREY),
+        ("sink", KIND_NAMES["sink"], "o", GREY),
         ("secondary_sink", "secondary", "s", ORANGE),
     ):
         mass = 100 * budget[:, KINDS.index(kind)]

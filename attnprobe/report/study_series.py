@@ -4,28 +4,30 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from attnprobe.errors import InputError
-from attnprobe.intervals import MIN_QUESTIONS, end_log_ratios
+from attnprobe.intervals import end_log_ratios
 from attnprobe.norms import NORMS, mean_of_defined
+from attnprobe.report.asked import asked_of_study
 from attnprobe.report.facts import study_facts
 from attnprobe.report.series import Curves, Series
 from attnprobe.report.sources import StudyOfModel
+from attnprobe.report.study_layers import head_curves, layer_curves
 from attnprobe.report.study_tables import answer_table, decomposition_table, panel_table, questions_table
 from attnprobe.report.verdicts import study_verdict
 from attnprobe.run import Run
 from attnprobe.study import Study
 from attnprobe.study_cells import ASKED, VIEWS
 from attnprobe.study_curve import AVERAGING, StudyCurve
-from attnprobe.study_data import StudyData
+from attnprobe.study_data import StudyData, quantity_of
 from attnprobe.study_text import interval_text
 from attnprobe.terminal import count
 
-_LAYERED = ("raw", "apart", "trimmed")
-"""Views of which every layer's curve is given."""
+_UNLAYERED = ("first", "later", "question", "weighted")
+"""Views of which no layer's curve is given."""
 
 
 def series_of_study(source: StudyOfModel) -> Series:
@@ -35,20 +37,20 @@ def series_of_study(source: StudyOfModel) -> Series:
     headline = {norm: study.curve(norm) for norm in AVERAGING}
     panel = study.artefact_panel()
     curves: dict[str, dict[str, Curves]] = {}
-    for view in VIEWS:
-        norms = [norm for norm in NORMS if f"{ASKED}/{_quantity(norm)}.{view}" in data.arrays]
-        if norms:
-            curves[view] = {norm: _curves(study, norm, view) for norm in norms}
-    profiles = head_profiles(study, "share")
+    for name, choice in _choices(data).items():
+        key = f"{choice.get('variant', ASKED)}/{{}}.{choice.get('view', 'raw')}"
+        norms = [norm for norm in NORMS if key.format(quantity_of(norm)) in data.arrays]
+        curves[name] = {norm: _curves(study, norm, name, choice) for norm in norms}
+    profiles = study.head_profiles("share")
     head, tail = (
         np.stack([[end_log_ratios(one)[end] for one in layer] for layer in profiles]) for end in (0, 1)
     )  # [layer, head, question]
     tables = {"panel": panel_table(panel), "prompts": questions_table(study, headline["share"])}
     if study.can_decompose():
         tables["decomposition"] = decomposition_table(study)
-    answer = answer_table(study)
-    if answer is not None:
-        tables["answer"] = answer
+    gold = study.gold_logprob()
+    if gold is not None:
+        tables["answer"] = answer_table(gold)
     return Series(
         name=source.name,
         kind="study",
@@ -65,80 +67,33 @@ def series_of_study(source: StudyOfModel) -> Series:
         },
         members=_members(study, headline),
         budget=study.budget(),
-        verdict=study_verdict(study, headline, panel),
+        verdict=study_verdict(study, headline, panel, gold),
+        asked=asked_of_study(len(data.questions), study.agreement()),
         tables=tables,
         facts=study_facts(data, study.options, _kept_run(data)),
         warnings=_warnings(data),
     )
 
 
-def head_profiles(study: Study, norm: str) -> np.ndarray:
-    """Profiles of every head's own curve as :meth:`Study.curve` has them, float64 [layer, head, question, position]."""
+def _choices(data: StudyData) -> dict[str, dict[str, Any]]:
+    """Arguments of :meth:`Study.curve` by the name of the view: what of the prompts, other variants, and calibrated."""
+    found: dict[str, dict[str, Any]] = {view: {"view": view} for view in VIEWS if f"{ASKED}/mass.{view}" in data.arrays}
+    found |= {variant: {"variant": variant} for variant in data.variants if variant != ASKED}
+    return found | ({"calibrated": {"calibrated": True}} if "null" in data.variants else {})
+
+
+def _curves(study: Study, norm: str, name: str, choice: Mapping[str, Any]) -> Curves:
     data = study.of()
-    values = data.arrays[f"{ASKED}/{_quantity(norm)}.raw"]  # [question, order, layer, head, position]
-    is_moved = study.options.design == "insertion"
-    at_gold = data.gold_positions[:, :, None, None] == np.arange(data.n_documents)
-    layers = []
-    for number in range(len(data.layers)):
-        logs = values[:, :, number].astype(np.float64)  # [question, order, head, position]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            if norm in ("share", "log_share"):
-                logs = logs / np.nansum(logs, axis=-1, keepdims=True)
-            if norm != "advantage":
-                logs = np.log(logs)
-        if is_moved:
-            logs = np.where(at_gold, logs, np.nan)
-        layers.append(np.moveaxis(mean_of_defined(logs, axis=1), 1, 0))
-    return np.stack(layers)
-
-
-def summarised(profiles: np.ndarray, is_log: bool, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
-    """Mean over the questions that have all positions, and t bounds of the curve's shape at each position alone.
-
-    Parameters
-    ----------
-    profiles
-        float64 [..., question, position], nats.
-    is_log
-        Whether to give their exponentials.
-    level
-        Of the bounds.
-
-    Returns
-    -------
-    (numpy.ndarray, numpy.ndarray)
-        float64 [..., position] and [2, ..., position]; bounds are NaN with fewer than five questions.
-    """
-    kept = ~np.isnan(profiles).any(axis=-1, keepdims=True)  # [..., question, 1]
-    n = kept.sum(axis=-2)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        mean = np.where(kept, profiles, 0.0).sum(axis=-2) / n
-        shape = np.where(kept, profiles - profiles.mean(axis=-1, keepdims=True), 0.0)
-        stray = np.where(kept, shape - (shape.sum(axis=-2) / n)[..., None, :], 0.0)
-        reach = np.sqrt((stray**2).sum(axis=-2) / (n - 1) / n) * stats.t.isf((1 - level) / 2, np.maximum(n - 1, 1))
-    reach = np.where(n >= MIN_QUESTIONS, reach, np.nan)
-    bounds = np.stack([mean - reach, mean + reach])
-    return (np.exp(mean), np.exp(bounds)) if is_log else (mean, bounds)
-
-
-def _quantity(norm: str) -> str:
-    return norm if norm in ("density", "advantage") else "mass"
-
-
-def _curves(study: Study, norm: str, view: str) -> Curves:
-    data = study.of()
-    curve = study.curve(norm, view=view)
+    curve = study.curve(norm, **choice)
     is_log = norm != "advantage"
-    scaled = curve.is_whole
     band = curve.scaled()
     ends = (curve.head_middle, curve.tail_middle) if is_log else (curve.head_minus_middle, curve.tail_minus_middle)
     layers = np.full((len(data.layers), data.n_documents), np.nan)
     layer_bounds = heads = head_bounds = None
-    if view in _LAYERED:
-        layers, layer_bounds = _as_shown(*summarised(study.layer_profiles(norm, view=view), is_log), scaled)
-    if view == "raw":
-        heads, head_bounds = _as_shown(*summarised(head_profiles(study, norm), is_log), scaled)
-    uniform = {"density": np.ones(data.n_documents), "advantage": np.zeros(data.n_documents), "mass": None}
+    if name not in _UNLAYERED:
+        layers, layer_bounds = layer_curves(study, norm, is_whole=curve.is_whole, **choice)
+    if name == "raw":
+        heads, head_bounds = head_curves(study, norm, is_whole=curve.is_whole)
     return Curves(
         values=band.estimate,
         layers=layers,
@@ -147,18 +102,20 @@ def _curves(study: Study, norm: str, view: str) -> Curves:
         high=band.high,
         layer_bounds=layer_bounds,
         head_bounds=head_bounds,
-        uniform=uniform.get(norm, study.uniform()),
+        uniform=_uniform(study, norm, name),
         head_text=interval_text(ends[0]),
         tail_text=interval_text(ends[1]),
     )
 
 
-def _as_shown(values: np.ndarray, bounds: np.ndarray, scaled: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Curves of shares scaled to sum to 1, as :meth:`StudyCurve.scaled` does."""
-    if not scaled:
-        return values, bounds
-    total = values.sum(axis=-1, keepdims=True)
-    return values / total, bounds / total
+def _uniform(study: Study, norm: str, name: str) -> np.ndarray | None:
+    """The curve if attention were uniform; None where it is not known: the dummy has a length of its own."""
+    n_documents = study.of().n_documents
+    if norm == "advantage":
+        return np.zeros(n_documents)
+    if norm == "density" or name == "calibrated":
+        return np.ones(n_documents)
+    return None if norm == "mass" or name == "dummy" else study.uniform()
 
 
 def _members(study: Study, headline: Mapping[str, StudyCurve]) -> tuple[tuple[str, dict[str, np.ndarray]], ...]:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
+from attnprobe.estimates import Interval
+from attnprobe.flatness import end_state
 from attnprobe.intervals import end_log_ratios
-from attnprobe.report.series import Table
+from attnprobe.report.series import Cell, Table, table_of_values, whole
 from attnprobe.study import Study
 from attnprobe.study_cells import ASKED
 from attnprobe.study_curve import AVERAGING, StudyCurve
-from attnprobe.study_findings import PanelRow
-from attnprobe.study_text import end_text, interval_text
+from attnprobe.study_findings import GoldLogprob, PanelRow
+from attnprobe.study_text import interval_text, ratio_text
 from attnprobe.terminal import count, decimal, percent
 
 
@@ -25,10 +29,8 @@ def panel_table(panel: tuple[PanelRow, ...]) -> Table:
             (
                 row.name,
                 row.about,
-                end_text(pooled.head_middle),
-                end_text(pooled.tail_middle),
-                end_text(logs.head_middle),
-                end_text(logs.tail_middle),
+                *(_end_lines(end) for end in (pooled.head_middle, pooled.tail_middle)),
+                *(_end_lines(end) for end in (logs.head_middle, logs.tail_middle)),
             )
         )
     return Table(
@@ -48,6 +50,12 @@ def panel_table(panel: tuple[PanelRow, ...]) -> Table:
     )
 
 
+def _end_lines(end: Interval | None) -> str:
+    """Ratio and interval, and the end's state on a line of its own."""
+    state = end_state(end)
+    return ratio_text(end) + (f"\n{state}" if state else "")
+
+
 def decomposition_table(study: Study) -> Table:
     """How much of the variation is position, and how much content."""
     parts = study.decompose()
@@ -64,11 +72,8 @@ def decomposition_table(study: Study) -> Table:
     )
 
 
-def answer_table(study: Study) -> Table | None:
-    """Log-probability of the answer by the position of its document; None where none is known."""
-    gold = study.gold_logprob()
-    if gold is None:
-        return None
+def answer_table(gold: GoldLogprob) -> Table:
+    """Log-probability of the answer by the position of its document."""
     low, high = gold.band.low, gold.band.high
     rows = []
     for position, value in enumerate(gold.values):
@@ -90,30 +95,31 @@ def questions_table(study: Study, share: StudyCurve) -> Table:
     """Every question with its ratios and its answers."""
     data = study.of()
     head, tail = end_log_ratios(share.profiles)
-    rows = []
+    columns: dict[str, Callable[[Any], str] | None] = {
+        "question": None,
+        "tokens": whole,
+        "head/middle": decimal,
+        "tail/middle": decimal,
+        "log-prob. of answer": decimal,
+        "answer measured": None,
+        "the model's own answer": None,
+    }
+    in_orders = study.agreement() is not None  # else the model wrote one answer a question, in one order
+    if in_orders:
+        columns["in orders"] = lambda part: percent(part, 0)
+    rows: list[tuple[Cell, ...]] = []
     for q, id in enumerate(data.questions):
         facts = data.facts[ASKED][q]
         own = Counter(data.own_answers.get(id, ()))
-        most = own.most_common(1)
-        rows.append(
-            (
-                id,
-                f"{np.mean([fact['n_prompt'] for fact in facts]):,.0f}",
-                decimal(float(np.exp(head[q]))),
-                decimal(float(np.exp(tail[q]))),
-                decimal(float(data.answer_logprob[q].mean())),
-                str(facts[0]["answer"]),
-                most[0][0] if most else "-",
-                percent(most[0][1] / own.total(), 0) if most and own.total() > 1 else "-",
-            )
+        most, n = own.most_common(1)[0] if own else (None, 0)
+        cells: tuple[Cell, ...] = (
+            id,
+            float(np.mean([fact["n_prompt"] for fact in facts])),
+            float(np.exp(head[q])),
+            float(np.exp(tail[q])),
+            float(data.answer_logprob[q].mean()),
+            str(facts[0]["answer"]),
+            most,
         )
-    return Table(
-        "Questions",
-        (
-            *("question", "tokens", "head/middle", "tail/middle", "log-prob. of answer", "answer measured"),
-            *("the model's own answer", "in orders"),
-        ),
-        tuple(rows),
-        (False, True, True, True, True, False, False, True),
-        "Ratios of the pooled share; means over the question's orders.",
-    )
+        rows.append((*cells, n / own.total() if own else None) if in_orders else cells)
+    return table_of_values("Questions", columns, rows, "Ratios of the pooled share; means over the question's orders.")

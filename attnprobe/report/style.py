@@ -123,10 +123,14 @@ def new_figure(width: Width = "page", height: float = 4.0) -> Any:
 
 
 def say_around(figure: Any, title: str, note: str) -> None:
-    """Write a title above a figure and what it was made from below, in lines that fit; the figure grows by them."""
+    """Write a title above a figure and what it was made from below, in lines that fit; the figure grows by them.
+
+    A line of the note that is longer becomes several.
+    """
     room = figure.get_figwidth() - 2 * _EDGE
     left = _EDGE / figure.get_figwidth()
-    titles, notes = wrapped(title, room, TITLE, bold=True), wrapped(note, room, SMALL)
+    titles = wrapped(title, room, TITLE, bold=True)
+    notes = [line for paragraph in note.split("\n") for line in wrapped(paragraph, room, SMALL)]
     figure.set_figheight(figure.get_figheight() + 1.25 * (TITLE * len(titles) + SMALL * len(notes)) / 72)
     figure.suptitle("\n".join(titles), x=left, ha="left")
     if notes:

@@ -16,7 +16,7 @@ MOST_BYTES = 7_000_000
 """Of all texts of a page: with plotly.js and the curves, 15 MB. One text is shown even if it is longer than that."""
 
 _COARSE = replace(
-    Limits(), tokens=500_000, sentences=1_900_000, chosen=1_200_000, keys=500_000, rows=250_000, elements=4_000
+    Limits(), tokens=500_000, sentences=1_900_000, chosen=1_200_000, keys=500_000, rows=250_000, heads=0, elements=4_000
 )
 """For texts that do not fit as a page of their own would show them; those of 100,000 tokens do then."""
 
@@ -52,7 +52,7 @@ class TextMaps:
         return ""
 
     def _take(self, name: str, run: Run) -> None:
-        for limits in (Limits(), _COARSE):
+        for limits in (Limits(), replace(Limits(), heads=0), _COARSE):
             payload = token_map(run, limits=limits)
             size = len(json_text(payload).encode())
             if self.bytes + size <= MOST_BYTES:

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from attnprobe.errors import InputError
-from attnprobe.report.page import array_text
-from attnprobe.report.quantised import RELATIVE_ERROR, STEP, quantised
+from attnprobe.report.page import json_text
+from attnprobe.report.quantised import BASE64, RELATIVE_ERROR, STEP, mass_text, whole_text
 from attnprobe.report.token_map_density import span_densities, visible_tokens
+from attnprobe.report.token_map_rows import head_rows, heaviest_tokens, span_rows
 from attnprobe.report.token_text import (
     Piece,
     blocks_of,
@@ -29,12 +30,14 @@ from attnprobe.report.token_text import (
     writable,
 )
 from attnprobe.run import Run
+from attnprobe.spans import KIND_NAMES, budget_kind
 
 SCRIPTS = (
     "token_map_data.js",
     "token_map_text.js",
     "token_map_words.js",
     "token_map_overview.js",
+    "token_map_heaviest.js",
     "token_map.js",
 )
 """Assets that define ``AttnprobeTokenMap.mount(element, payload, options)``, in their order."""
@@ -44,7 +47,6 @@ REMEDY = 'extras=("columns", "keys", "top")'
 """What to measure with, to have everything that a token map can show."""
 
 _N_CHOSEN = 6
-_BASE64 = 4 / 3
 
 
 @dataclass(frozen=True)
@@ -62,11 +64,15 @@ class Limits:
     keys
         The heaviest tokens of every answer token; as many of them as fit.
     rows
-        Span masses of every answer token for all layers, and for heads.
+        Span masses of every answer token for all layers, and for the chosen heads.
+    heads
+        Span masses of every answer token for all heads, where a page of ``page`` bytes has room for them.
     densities
         Densities of spans, for all heads or for all layers.
     elements
         Sentences in the page; a number, not bytes.
+    page
+        Everything.
     """
 
     tokens: int = 2_000_000
@@ -74,8 +80,10 @@ class Limits:
     chosen: int = 3_500_000
     keys: int = 1_500_000
     rows: int = 700_000
+    heads: int = 4_000_000
     densities: int = 700_000
     elements: int = 6_000
+    page: int = 14_000_000
 
 
 def token_map(run: Run, heads: Sequence[tuple[int, int]] | None = None, limits: Limits | None = None) -> dict[str, Any]:
@@ -120,52 +128,56 @@ def token_map(run: Run, heads: Sequence[tuple[int, int]] | None = None, limits: 
     means = [run.column_mass[first:stop].mean(axis=(0, 1), dtype=np.float64) for _, first, stop in bands]
     by_layer = run.column_mass.mean(axis=1, dtype=np.float64)
     visible = visible_tokens(run)
-    return {
+    payload: dict[str, Any] = {
         "rows": run.rows,
         "n_prompt": run.n_prompt,
         "text": text,
-        "starts": _numbers(units[:, 0]),  # [token], in UTF-16 units
-        "stops": _numbers(units[:, 1]),
+        "starts": whole_text(units[:, 0]),  # [token], in UTF-16 units
+        "stops": whole_text(units[:, 1]),
         "ids_without_text": {str(i): run.token_ids[i] for i in np.flatnonzero(ranges[:, 0] == ranges[:, 1]).tolist()},
-        "spans": [{"kind": span.kind, "name": writable(span.name), "document": span.document} for span in spans],
+        "kinds": list(KIND_NAMES.items()),
+        "spans": [
+            {
+                "kind": span.kind,
+                "part": budget_kind(span),
+                "name": writable(span.name),
+                "document": span.document,
+            }
+            for span in spans
+        ],
         "n_measured_spans": len(run.spans),
         "pieces": pieces,
         "blocks": blocks_of(spans, pieces),
-        "sentences": _numbers(sentences),
+        "sentences": whole_text(sentences),
         "layers": list(run.layers),
         "n_heads": n_heads,
         "n_rows": run.visible.shape[1],
-        "visible": None if visible is None else _numbers(visible),  # [layer, row]
-        "seen": _numbers(np.any(run.visible, axis=1)),  # [layer, span], 1 where a row of the layer sees the span
+        "visible": None if visible is None else whole_text(visible),  # [layer, row]
+        "seen": whole_text(np.any(run.visible, axis=1)),  # [layer, span], 1 where a row of the layer sees the span
         "density": _densities(run, limits),
         "step": STEP,
         "relative_error": RELATIVE_ERROR,
         "bands": [{"name": name, "first": first, "stop": stop} for name, first, stop in bands],
-        "band_mass": _masses(np.stack(means)),  # [band, token]
+        "band_mass": mass_text(np.stack(means)),  # [band, token]
         "chosen": chosen,
-        "chosen_mass": _masses(np.array([run.column_mass[layer, head] for layer, head in chosen])),  # [chosen, token]
+        "chosen_mass": mass_text(np.array([run.column_mass[layer, head] for layer, head in chosen])),  # [chosen, token]
         "by_layer": _stretches(by_layer, sentences, pieces, limits),
         "by_head": _stretches(run.column_mass.reshape(n_layers * n_heads, -1), sentences, pieces, limits),
         "learned_sink": _learned_sink(run),
-        "keys": _keys(run, limits),
-        "row_spans": _row_spans(run, bands, limits),
-        "row_heads": _row_heads(run, chosen, limits),
+        "keys": heaviest_tokens(run, limits.keys),
+        "row_spans": span_rows(run, bands, limits.rows),
+        "has_rows": run.row_mass is not None,
+        "has_tops": run.top_mass is not None and run.row_mass is not None,
         "warnings": [writable(warning) for warning in run.warnings],
     }
-
-
-def _numbers(array: np.ndarray) -> str:
-    return array_text(array.astype(np.int32))
-
-
-def _masses(array: np.ndarray) -> str:
-    return array_text(quantised(array))
+    room = min(limits.heads, limits.page - len(json_text(payload)))
+    return {**payload, "row_heads": head_rows(run, chosen, limits.rows, room)}
 
 
 def _chosen(run: Run, heads: Sequence[tuple[int, int]] | None, limits: Limits) -> list[tuple[int, int]]:
     """Heads that are kept token by token, as indices of the run's arrays; those asked for, or the most interesting."""
     n_layers, n_heads, n_spans = run.mass.shape
-    room = int(limits.chosen / (2 * _BASE64 * len(run.token_ids))) - len(_bands(run.layers))
+    room = int(limits.chosen / (2 * BASE64 * len(run.token_ids))) - len(_bands(run.layers))
     if heads is None:
         wanted = [span for span in range(n_spans) if run.spans[span].kind == "document"] or [
             span for span in range(n_spans) if run.spans[span].kind not in ("sink", "learned_sink")
@@ -204,16 +216,16 @@ def _stretches(
 ) -> dict[str, Any] | None:
     """Maps ``[map, token]`` as finely as fits; None where not even one number a piece does."""
     n_maps, n_tokens = mass.shape
-    size = 2 * _BASE64 * n_maps
+    size = 2 * BASE64 * n_maps
     if size * n_tokens <= limits.tokens:
-        return {"kind": "token", "edges": None, "mass": _masses(mass)}
+        return {"kind": "token", "edges": None, "mass": mass_text(mass)}
     room = int(limits.sentences / size)
     if len(pieces) > room:
         return None
     edges = coarsened(sentences, room, pieces)
     sums = np.stack([np.add.reduceat(one, edges[:-1], dtype=np.float64) for one in mass])
     kind = "sentence" if len(edges) == len(sentences) else "block"
-    return {"kind": kind, "edges": _numbers(edges), "mass": _masses(sums)}
+    return {"kind": kind, "edges": whole_text(edges), "mass": mass_text(sums)}
 
 
 def _densities(run: Run, limits: Limits) -> dict[str, Any] | None:
@@ -227,59 +239,12 @@ def _densities(run: Run, limits: Limits) -> dict[str, Any] | None:
     spans = [i for i, span in enumerate(run.spans) if span.kind != "marker"]
     scaled = np.nan_to_num(density[..., spans] / len(run.token_ids), nan=0.0)
     for of, values in (("head", scaled), ("layer", scaled.mean(axis=1))):
-        if values.size * 2 * _BASE64 <= limits.densities:
-            return {"of": of, "spans": spans, "values": _masses(values)}
+        if values.size * 2 * BASE64 <= limits.densities:
+            return {"of": of, "spans": spans, "values": mass_text(values)}
     return None
 
 
 def _learned_sink(run: Run) -> str | None:
     """Mass of the learned sink ``[layer, head]``, which no token has."""
     places = [i for i, span in enumerate(run.spans) if span.kind == "learned_sink"]
-    return _masses(run.mass[..., places[0]]) if places else None
-
-
-def _keys(run: Run, limits: Limits) -> dict[str, Any] | None:
-    """The heaviest tokens of every answer token and layer: ``[layer, row, k]``, fewer of them where rows are many."""
-    if run.key_mass is None or run.key_token is None:
-        return None
-    n_layers, n_rows, k = run.key_mass.shape
-    kept = min(k, int(limits.keys / (6 * _BASE64 * n_layers * n_rows)))
-    if kept == 0:
-        return None
-    return {
-        "k": kept,
-        "mass": _masses(run.key_mass[..., :kept]),
-        "token": _numbers(run.key_token[..., :kept]),
-    }
-
-
-def _row_spans(run: Run, bands: Sequence[tuple[str, int, int]], limits: Limits) -> dict[str, Any] | None:
-    """Mass of every span in every row, mean over heads: of layers if they fit, or of bands, ``[layer, row, span]``."""
-    if run.row_mass is None:
-        return None
-    n_layers, _, n_rows, n_spans = run.row_mass.shape
-    by_layer = run.row_mass.mean(axis=1, dtype=np.float64)
-    if n_layers * n_rows * n_spans * 2 * _BASE64 <= limits.rows:
-        return {"of": "layer", "mass": _masses(by_layer)}
-    if len(bands) * n_rows * n_spans * 2 * _BASE64 <= limits.rows:
-        return {"of": "band", "mass": _masses(np.stack([by_layer[a:b].mean(axis=0) for _, a, b in bands]))}
-    return None
-
-
-def _row_heads(run: Run, chosen: Sequence[tuple[int, int]], limits: Limits) -> dict[str, Any] | None:
-    """Span masses and heaviest tokens of all heads, or of as many chosen ones as fit: ``[head, row, span]``."""
-    if run.top_mass is None or run.top_token is None or run.row_mass is None:
-        return None
-    n_layers, n_heads, n_rows, n_spans = run.row_mass.shape
-    room = int(limits.rows / (n_rows * n_spans * 8 * _BASE64))
-    every = [(layer, head) for layer in range(n_layers) for head in range(n_heads)]
-    heads = every if len(every) <= room else list(chosen)[:room]
-    if not heads:
-        return None
-    index = tuple(np.array(heads).T)
-    return {
-        "heads": heads,
-        "mass": _masses(run.row_mass[index]),
-        "top_mass": _masses(run.top_mass[index]),
-        "top_token": _numbers(run.top_token[index]),
-    }
+    return mass_text(run.mass[..., places[0]]) if places else None

@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from attnprobe.report.series import Curves, Verdict
+from attnprobe.estimates import Interval
+from attnprobe.flatness import verdict
+from attnprobe.report.series import Curves, Verdict, end_ratio
 from attnprobe.study import Study
-from attnprobe.study_curve import StudyCurve
-from attnprobe.study_findings import PanelRow, robustness
-from attnprobe.study_text import end_text
+from attnprobe.study_curve import AVERAGING, StudyCurve
+from attnprobe.study_findings import GoldLogprob, PanelRow, robustness
+from attnprobe.study_text import end_text, interval_text
 from attnprobe.terminal import count, decimal, percent
 
 STUDY_WORDS = {
@@ -29,6 +31,15 @@ STUDY_WORDS = {
 }
 AVERAGES = {"share": "Pooled over heads and layers (share)", "log_share": "Per head, a geometric mean (log_share)"}
 
+_SHAPES = {
+    "U": "a U",
+    "flat": "flat",
+    "head": "raised at its head",
+    "tail": "raised at its tail",
+    "inverted": "an inverted U",
+    "weak head": "lowered at its head",
+    "weak tail": "lowered at its tail",
+}
 _STUDY_CALL = "attnprobe study PROMPTS --model MODEL --out OUT"
 
 
@@ -37,8 +48,10 @@ def claim_words(text: str) -> str:
     return STUDY_WORDS.get(text, "No verdict: the two orders of averaging say different things.")
 
 
-def study_verdict(study: Study, curves: Mapping[str, StudyCurve], panel: Sequence[PanelRow]) -> Verdict:
-    """Verdict of a study of one model: the claim, both orders of averaging, and what artefacts make of it."""
+def study_verdict(
+    study: Study, curves: Mapping[str, StudyCurve], panel: Sequence[PanelRow], gold: GoldLogprob | None
+) -> Verdict:
+    """Verdict of a study of one model: the claim in both orders of averaging, what artefacts make of it, the answer."""
     data = study.of()
     lines = []
     for norm, name in AVERAGES.items():
@@ -51,10 +64,28 @@ def study_verdict(study: Study, curves: Mapping[str, StudyCurve], panel: Sequenc
         f"{count(len(data.questions), 'question')} in {count(len(data.orders[0]), 'order')} each "
         f"({study.options.design}), {count(data.n_documents, 'document')}; 95 % intervals over questions."
     )
+    lines += _answer_lines(gold)
     headline = claim_words(study.claim())
     if without.holds is False:
         headline += " This is the raw curve; without known artefacts the verdict is not the same."
     return Verdict(headline, tuple(lines))
+
+
+def _answer_lines(gold: GoldLogprob | None) -> list[str]:
+    """Whether the answer suffers where its document stands; nothing where that is not known."""
+    if gold is None or gold.head_minus_middle is None or gold.tail_minus_middle is None:
+        return []
+    head, tail = gold.head_minus_middle, gold.tail_minus_middle
+    return [
+        "Does the answer suffer? Its log-probability with its document first, against the middle: "
+        f"{_against(head)}, {interval_text(head)} nats; with it last: {_against(tail)}, {interval_text(tail)} nats."
+    ]
+
+
+def _against(end: Interval) -> str:
+    if end.low is None or end.high is None:
+        return "no interval"
+    return "higher" if end.low > 0 else "lower" if end.high < 0 else "no difference shown"
 
 
 def run_verdict(
@@ -81,21 +112,64 @@ def runs_verdict(
     budget: Mapping[str, float],
     n: int,
     ends: Sequence[tuple[float | None, float | None]],
+    times: int,
 ) -> Verdict:
-    """What the mean of several prompts shows, and what it cannot."""
+    """What the mean of several prompts shows, and what it cannot.
+
+    Parameters
+    ----------
+    curves, middle, budget
+        The mean curves as measured, the positions of their middle, and the budget.
+    n
+        Number of prompts.
+    ends
+        Head/middle and tail/middle of each.
+    times
+        How often every document stood at every position; 0 where that is not the same number for all.
+    """
     if not curves:
         return Verdict(f"{count(n, 'prompt')} without documents: a budget, no curve.", (_budget_line(budget),))
-    lines = [_ends_line(curves["share"], middle)]
+    lines = []
+    if times:
+        each = "once" if times == 1 else f"{times} times"
+        lines.append(
+            f"Every document stood {each} at every position, so that what the documents say averages out: what remains "
+            "is position, with the documents before it."
+        )
+    lines.append(_ends_line(curves["share"], middle))
     for place, what in enumerate(("head/middle", "tail/middle")):
         found = [end[place] for end in ends if end[place] is not None]
         if found:
             lines.append(f"In single prompts {what} runs from {decimal(min(found))} to {decimal(max(found))}.")  # type: ignore[type-var]
     lines.append(_budget_line(budget))
+    if times and middle:
+        lines.append(
+            "A verdict takes intervals over at least five questions, and a look at the curve without tokens that act "
+            f"as sinks. A study gives both: {_STUDY_CALL}"
+        )
+        return Verdict(f"{count(n, 'prompt')}: {_mean_words(curves, middle)}.", tuple(lines))
     lines.append(
         "A mean of prompts mixes position with what the documents say, unless each stands at every position. A study "
         f"does that, and gives intervals and a verdict: {_STUDY_CALL}"
     )
     return Verdict(f"{count(n, 'prompt')}, mean curve: no verdict on position is possible.", tuple(lines))
+
+
+def _mean_words(curves: Mapping[str, Curves], middle: tuple[int, ...]) -> str:
+    """The shape of mean curves by their ratios alone, which is no verdict: there are no intervals."""
+    shapes = {}
+    for norm, name in AVERAGING.items():
+        ratios = [float(end_ratio(curves[norm].values, end, middle)) for end in (0, -1)]
+        points = [Interval(r, r, r, 0.0, 1, "a mean") if np.isfinite(r) else None for r in ratios]
+        head, tail = points
+        shapes[name] = "not defined" if head is None or tail is None else _SHAPES[verdict(head, tail)]
+    pooled, per_head = shapes["pooled"], shapes["per head"]
+    if pooled == per_head:
+        return f"the mean curve is {pooled}; whether other questions show that, only a study can tell"
+    return (
+        f"pooled over heads and layers the mean curve is {pooled}, per head {per_head}, so what it is depends on the "
+        "order of averaging"
+    )
 
 
 def _most_line(share: Curves, documents: Sequence[str]) -> str:

@@ -17,8 +17,7 @@ from attnprobe.errors import InputError
 from attnprobe.estimates import short_number
 from attnprobe.multiplicity import adjust_p_values
 from attnprobe.ranks import RankCorrelation, ranked_cells
-from attnprobe.tasks.logprob import NATS
-from attnprobe.tasks.outcome import ACCURACIES, Outcome
+from attnprobe.tasks.outcome import ACCURACIES, ATTENTION, NATS, Outcome
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,7 @@ def associate(
         raise InputError(f"metric {metric!r} is no answer; expected one of {', '.join((*NATS, *ACCURACIES))}")
     cells = list(outcomes)
     effect = _column(cells, metric)
-    columns = {name: _column(cells, name) for name in ("mass", "advantage")}
+    columns = {name: _column(cells, name) for name in ATTENTION}
     for name, given in (predictors or {}).items():
         if name in columns:
             raise InputError(f"the predictor {name!r} is there already; give it another name")

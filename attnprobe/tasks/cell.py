@@ -169,7 +169,7 @@ class CellSpec:
         Parameters
         ----------
         tokenizer
-            Of the model that is going to read the prompt.
+            Of the model that is going to read the prompt; None where it is not known and no length depends on it.
 
         Raises
         ------
@@ -180,7 +180,7 @@ class CellSpec:
             built = self.make(tokenizer)
             prompt = replace(built.prompt, answer=self.asked.gold, id=self.key)
             facts = dict(built.facts)
-            if "prompt_tokens" not in facts:
+            if "prompt_tokens" not in facts and tokenizer is not None:
                 facts["prompt_tokens"] = prompt.encode(tokenizer).n_tokens
         except InputError as error:
             raise InputError(f"{self.key}: {error}") from error

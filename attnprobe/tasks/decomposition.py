@@ -26,8 +26,7 @@ from attnprobe.multiplicity import sign_flip_max_t
 from attnprobe.tasks.context_rot import BEYOND, FLOOR
 from attnprobe.tasks.item_intervals import item_mean, left_out
 from attnprobe.tasks.item_table import common_items, item_table
-from attnprobe.tasks.logprob import NATS
-from attnprobe.tasks.outcome import ACCURACIES, ConditionValue, Outcome
+from attnprobe.tasks.outcome import ACCURACIES, NATS, ConditionValue, Outcome
 from attnprobe.tasks.paired_cells import MIN_TEST_ITEMS
 
 KINDS = ("none", "repeated", "varied", "same_domain")

@@ -31,7 +31,7 @@ class FillerSource:
     Parameters
     ----------
     name
-        The kind, as the user gave it.
+        The kind; of a file, without the folder that it lies in.
     about
         What it is, for results.
     pieces
@@ -83,7 +83,7 @@ def filler_source(kind: str, item: NeedleItem | None = None) -> FillerSource:
         file = Path(path).expanduser()
         file_paragraphs(file)  # what is wrong with it is said at once
         again = {"file": "", "repeated": ", repeated", "shuffled": ", its sentences in random order"}[how]
-        return FillerSource(kind, f"the file {file}{again}", partial(_of_file, how, file))
+        return FillerSource(f"{how}:{file.name}", f"the file {file}{again}", partial(_of_file, how, file))
     raise InputError(f"filler {kind!r} is unknown; choose one of {', '.join(KINDS)}")
 
 

@@ -21,8 +21,7 @@ from attnprobe.estimates import Interval, short_number
 from attnprobe.tasks.cell import Condition
 from attnprobe.tasks.item_intervals import item_mean, left_out, ratio_of_accuracies
 from attnprobe.tasks.item_table import ItemTable, common_items, item_table
-from attnprobe.tasks.logprob import NATS
-from attnprobe.tasks.outcome import ACCURACIES, Outcome
+from attnprobe.tasks.outcome import ACCURACIES, NATS, Outcome
 
 
 @dataclass(frozen=True)

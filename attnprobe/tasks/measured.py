@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import numpy as np
 
@@ -26,6 +27,7 @@ def measure_cell(
     prefix: PrefixCache | None = None,
     max_new_tokens: int = 32,
     beyond_window: bool = False,
+    prefill_chunk: int | Literal["auto"] | None = "auto",
 ) -> tuple[Outcome, Run]:
     """Measure one cell: the gold answer forced, the foil's probability, and the reply that the model writes itself.
 
@@ -44,13 +46,16 @@ def measure_cell(
         Longest reply, tokens; 0 for no reply and no score.
     beyond_window
         Allow prompts longer than the model was made for.
+    prefill_chunk
+        As in :func:`attnprobe.measure`.
 
     Returns
     -------
     (Outcome, Run)
-        Masses and advantage are those of the evidence's documents together, averaged over rows, layers and heads; None
-        without evidence in the prompt or in sight of any row, and for an advantage without other documents. ``facts``
-        are the cell's, with ``answer``, ``reply`` and the scores ``exact`` and ``f1``.
+        Masses and advantage are those of :func:`evidence_arrays`, averaged over layers and heads, where a layer that
+        sees no evidence counts as one that gives it no mass; None without evidence in the prompt or in sight of any
+        row, and for an advantage without other documents. ``facts`` are the cell's, with ``needles`` (the documents
+        that hold the evidence), ``answer``, ``reply`` and the scores ``exact`` and ``f1``.
 
     Raises
     ------
@@ -58,19 +63,21 @@ def measure_cell(
         The prompt does not fit the model's window, or an answer that is blank.
     """
     prefix = PrefixCache() if prefix is None else prefix
-    run = measure(lm, cell.prompt, answer=cell.gold, prefix=prefix, beyond_window=beyond_window)
+    common: dict[str, Any] = {"prefix": prefix, "beyond_window": beyond_window, "prefill_chunk": prefill_chunk}
+    run = measure(lm, cell.prompt, answer=cell.gold, **common)
     foil = None
     if cell.foil is not None:
-        other = measure(lm, cell.prompt, answer=cell.foil, prefix=prefix, beyond_window=beyond_window, keep_rows=False)
-        foil = _total(other)
-    facts: dict[str, Any] = {**cell.facts, "answer": run.answer}
+        foil = _total(measure(lm, cell.prompt, answer=cell.foil, keep_rows=False, **common))
+    facts: dict[str, Any] = {**cell.facts, "needles": cell.needles, "answer": run.answer}
     strict = lenient = None
     if max_new_tokens:
         encoded = cell.prompt.encode(lm.tokenizer)
-        facts["reply"] = reply = greedy_reply(lm, encoded, max_new_tokens, prefix)
-        strict, lenient, more = _scores(cell, reply)
+        reply = greedy_reply(lm, encoded, max_new_tokens, prefix)
+        strict, lenient, more = reply_scores(cell, reply)
         facts |= more
-    mass, advantage = _of_evidence(run, cell.needles)
+    masses, advantages = evidence_arrays(run, cell.needles)
+    mass = None if np.isnan(masses).all() else float(np.nan_to_num(masses).mean())
+    advantage = float(mean_of_defined(advantages.ravel(), axis=0))
     outcome = Outcome(
         cell.item,
         cell.trial,
@@ -80,7 +87,7 @@ def measure_cell(
         logprob=_total(run),
         foil_logprob=foil,
         mass=mass,
-        advantage=advantage,
+        advantage=advantage if math.isfinite(advantage) else None,
         facts=facts,
     )
     return outcome, run
@@ -105,27 +112,33 @@ def _total(run: Run) -> float:
     return min(float(np.sum(run.answer_logprob, dtype=np.float64)), 0.0)
 
 
-def _scores(cell: TaskCell, reply: str) -> tuple[int, int, dict[str, float]]:
-    """Strict and lenient score, and exact match and F1; every one of ``all_of`` counts where the cell says so."""
+def reply_scores(cell: TaskCell, reply: str) -> tuple[int | None, int | None, dict[str, Any]]:
+    """Strict and lenient score of a reply, and facts: the reply itself, and how exactly it matches."""
     if cell.facts.get("scoring") == "all":
         parts = [score_answer(reply, one) for one in cell.facts["all_of"]]
-        return min(part.strict for part in parts), min(part.lenient for part in parts), {}
+        return min(part.strict for part in parts), min(part.lenient for part in parts), {"reply": reply}
     score = score_answer(reply, cell.accepted)
-    return score.strict, score.lenient, {"exact": score.exact, "f1": score.f1}
+    return score.strict, score.lenient, {"reply": reply, "exact": score.exact, "f1": score.f1}
 
 
-def _of_evidence(run: Run, needles: tuple[int, ...]) -> tuple[float | None, float | None]:
-    """Mass and advantage of the documents that hold the evidence, taken as one document."""
-    if not needles:
-        return None, None
-    assert run.row_mass is not None
+def evidence_arrays(run: Run, needles: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Mass and advantage of the documents that hold the evidence, taken as one document.
+
+    Returns
+    -------
+    (np.ndarray, np.ndarray)
+        float64 ``[layer, head]``, each the mean over rows: the mass, and the log of its density over that of all other
+        documents, nats. NaN without evidence, in a layer that does not see it from any row, and for the advantage
+        without other documents in sight.
+    """
+    undefined = np.full(run.mass.shape[:2], np.nan)
     own = [run.document_spans[needle] for needle in needles]
-    if not run.visible[..., own].any():  # behind every layer's window
-        return None, None
-    mass = float(run.mass[..., own].sum(axis=-1, dtype=np.float64).mean())
+    sees = np.any(run.visible[:, :, own], axis=(1, 2))[:, None]  # [layer, 1]
+    mass = np.where(sees, run.mass[..., own].sum(axis=-1, dtype=np.float64), np.nan)
     rest = [span for span in run.document_spans if span not in own]
-    if not rest:
-        return mass, None
+    if not own or not rest:
+        return mass, undefined
+    assert run.row_mass is not None
     with np.errstate(divide="ignore", invalid="ignore"):
         inside, outside = (
             np.log(run.row_mass[..., spans].sum(axis=-1, dtype=np.float64))
@@ -133,5 +146,4 @@ def _of_evidence(run: Run, needles: tuple[int, ...]) -> tuple[float | None, floa
             for spans in (own, rest)
         )
         values = inside - outside  # [layer, head, row]
-    advantage = float(mean_of_defined(mean_of_defined(values, axis=2).ravel(), axis=0))
-    return mass, advantage if math.isfinite(advantage) else None
+    return mass, mean_of_defined(values, axis=2)

@@ -18,6 +18,7 @@ from attnprobe.document import Document, quoted
 from attnprobe.errors import InputError
 from attnprobe.readers import Format, PromptRecord, read_records
 from attnprobe.tasks.cell import Asked, Built, CellSpec, Form, closed_book, draw_seed, oracle, unique
+from attnprobe.terminal import count as count_of
 
 TASK = "multi_doc"
 
@@ -67,8 +68,8 @@ def multi_doc(
     Parameters
     ----------
     path, format
-        A file that :func:`attnprobe.readers.read_records` reads, with gold documents: Lost in the Middle, HotpotQA,
-        SQuAD.
+        A file that :func:`attnprobe.readers.read_records` reads: Lost in the Middle, HotpotQA, SQuAD, JSON lines. Where
+        it marks no gold document, the only one that holds an accepted answer is taken for it, and a warning says so.
     n_documents
         Documents a prompt.
     positions
@@ -97,18 +98,24 @@ def multi_doc(
     refused: list[str] = []
     rejected: Counter[str] = Counter()
     usable: list[PromptRecord] = []
-    for record in read_records(path, format=format):
+    unmarked: list[bool] = []
+    for read in read_records(path, format=format):
+        record = _with_gold(read)
         if why := _why_refused(record, count):
             refused.append(f"{record.where}: question {quoted(record.prompt.id or '')}: {why}")
         else:
             usable.append(_gold_first(record, count, rejected))
+            unmarked.append(not read.gold)
     if not usable:
         raise InputError(f"{path}: every question was refused; the first: {refused[0]}")
     chosen = usable[:limit]
     warnings: tuple[str, ...] = ()
+    if any(unmarked[:limit]):
+        what = count_of(sum(unmarked[:limit]), "question marks no evidence", "questions mark no evidence")
+        warnings = (f"{what}; the only document that holds the answer was taken for it",)
     if any(len(record.prompt.documents) < count for record in chosen):
         filled = with_distractors(usable, count, seed=seed, limit=limit)
-        chosen, warnings = list(filled.records), filled.warnings
+        chosen, warnings = list(filled.records), (*warnings, *filled.warnings)
         rejected.update(filled.rejected)
     most = count - max(len(record.gold) for record in chosen) + 1
     places = range(most) if positions is None else [whole_number("position", place, 0) for place in positions]
@@ -137,6 +144,15 @@ def multi_doc(
     return MultiDoc(unique(specs), tuple(refused), MappingProxyType(dict(rejected)), warnings)
 
 
+def _with_gold(record: PromptRecord) -> PromptRecord:
+    """The question; where the file marks no evidence, with the only document that holds an accepted answer as such."""
+    if record.gold or any(map(is_blank, record.answers)):
+        return record
+    documents = record.prompt.documents
+    holding = [place for place, document in enumerate(documents) if holds_answer(document.text, record.answers)]
+    return replace(record, gold=tuple(holding)) if len(holding) == 1 else record
+
+
 def _why_refused(record: PromptRecord, count: int) -> str | None:
     """Why a question cannot be asked, or None."""
     if record.prompt.given is not None:
@@ -146,7 +162,7 @@ def _why_refused(record: PromptRecord, count: int) -> str | None:
     if blank := [answer for answer in record.answers if is_blank(answer)]:
         return f"nothing of its answer {quoted(blank[0])} can be matched"
     if not record.gold:
-        return "the file marks none of its documents as evidence"
+        return "the file marks none of its documents as evidence, and not exactly one of them holds the answer"
     if len(record.gold) > count:
         return f"it has {len(record.gold)} gold documents, more than n_documents={count}"
     return None

@@ -14,7 +14,9 @@ from attnprobe.tasks.cell import Condition
 ConditionValue = str | int | float | None
 
 ACCURACIES = ("strict", "lenient")
-METRICS = (*ACCURACIES, "logprob", "margin", "mass", "advantage")
+NATS = ("logprob", "margin")
+ATTENTION = ("mass", "advantage")
+METRICS = (*ACCURACIES, *NATS, *ATTENTION)
 """What :meth:`Outcome.value` takes; ``margin`` is the gold answer's log-probability less the foil's."""
 
 _NUMBERS = {"logprob": (-math.inf, 1e-6), "foil_logprob": (-math.inf, 1e-6), "mass": (0.0, 1 + 1e-5)}

@@ -18,10 +18,10 @@ from attnprobe.errors import InputError
 from attnprobe.estimates import Interval, short_number
 from attnprobe.multiplicity import sign_flip_max_t
 from attnprobe.tasks.cell import Condition
+from attnprobe.tasks.context_rot import FLOOR
 from attnprobe.tasks.item_intervals import item_mean, left_out
 from attnprobe.tasks.item_table import item_table
-from attnprobe.tasks.logprob import NATS
-from attnprobe.tasks.outcome import ACCURACIES, Outcome
+from attnprobe.tasks.outcome import ACCURACIES, NATS, Outcome
 from attnprobe.tasks.paired_cells import MIN_TEST_ITEMS
 
 
@@ -101,6 +101,11 @@ class LengthCurve:
     def __repr__(self) -> str:
         lengths = f"{self.tokens[0]:g} to {self.tokens[-1]:g} tokens"
         return f"LengthCurve({self.metric}, {lengths}: {self.per_doubling.loss} per doubling, n={len(self.values)})"
+
+    @property
+    def is_beyond(self) -> bool:
+        """Whether it is of an accuracy that is next to nothing at every length, of which no loss can be told."""
+        return self.metric in ACCURACIES and float(self.values.mean(axis=0).max(initial=0.0)) < FLOOR
 
     def price(self, added: int, at: int) -> Interval:
         """What a block costs, added to a prompt.

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from attnprobe.errors import InputError
+from attnprobe.estimates import defined, short_number
 
 LOST_IN_THE_MIDDLE = (
     "Liu et al., Lost in the Middle: How Language Models Use Long Contexts, TACL 12 (2024): multi-document question "
@@ -108,7 +109,7 @@ class Beside:
     published
         The curve.
     yours
-        The user's accuracy at each of its relative positions, linearly between the tested ones.
+        The user's accuracy at each of its relative positions, linearly between the tested ones; None outside them.
     tested
         Whether the user tested that relative position itself.
     not_comparable
@@ -116,13 +117,13 @@ class Beside:
     """
 
     published: PublishedPositions
-    yours: tuple[float, ...]
+    yours: tuple[float | None, ...]
     tested: tuple[bool, ...]
     not_comparable: tuple[str, ...]
 
     def __repr__(self) -> str:
         flag = f"; not comparable: {'; '.join(self.not_comparable)}" if self.not_comparable else ""
-        return f"Beside({self.published.model}, yours: {' '.join(f'{value:.3g}' for value in self.yours)}{flag})"
+        return f"Beside({self.published.model}, yours: {' '.join(map(short_number, self.yours))}{flag})"
 
     def to_dict(self) -> dict[str, Any]:
         """Everything in JSON's terms."""
@@ -135,33 +136,47 @@ class Beside:
         }
 
 
-def beside_published(accuracy: Sequence[float], metric: str) -> tuple[Beside, ...]:
+def beside_published(
+    accuracy: Sequence[float], metric: str, positions: Sequence[float] | None = None, documents: int | None = None
+) -> tuple[Beside, ...]:
     """Lay accuracy by position beside every published curve, at the same relative positions.
 
     Parameters
     ----------
     accuracy
-        Of each of the user's positions, first to last, as fractions; two or more.
+        Of each of the user's positions, ascending, as fractions; two or more.
     metric
         How the user's replies were scored: ``strict``, ``lenient`` or another name.
+    positions
+        The user's positions from 0, ascending; None for all of the documents.
+    documents
+        In each of the user's prompts; None for as many as there are accuracies.
 
     Raises
     ------
     InputError
-        For fewer than two positions, or values that are no fractions.
+        For fewer than two positions, values that are no fractions, or positions that are not those of the documents.
     """
     values = np.asarray(accuracy, dtype=np.float64)
     if values.ndim != 1 or len(values) < 2 or not ((values >= 0) & (values <= 1)).all():
         raise InputError(f"accuracy is {accuracy!r}; give two fractions or more, one a position")
-    own = np.linspace(0, 1, len(values))
+    documents = len(values) if documents is None else documents
+    places = np.asarray(range(len(values)) if positions is None else positions, dtype=np.float64)
+    if places.shape != values.shape or not (np.diff(places) > 0).all() or places[0] < 0 or places[-1] > documents - 1:
+        raise InputError(
+            f"positions are {list(places)} for {len(values)} accuracies of {documents} documents; give one each, "
+            f"ascending, 0 to {documents - 1}"
+        )
+    own = places / (documents - 1)
     rows = []
     for curve in BY_POSITION:
         at = np.array(curve.relative)
         why = []
-        if len(values) != curve.documents:
-            why.append(f"{len(values)} documents, not {curve.documents}")
+        if documents != curve.documents:
+            why.append(f"{documents} documents, not {curve.documents}")
         if metric != curve.metric:
             why.append(f"scored by {metric}, not {curve.metric}")
         tested = tuple(bool((np.abs(place - own) < 1e-9).any()) for place in at)
-        rows.append(Beside(curve, tuple(np.interp(at, own, values).tolist()), tested, tuple(why)))
+        between = np.interp(at, own, values, left=np.nan, right=np.nan)
+        rows.append(Beside(curve, tuple(defined(float(value)) for value in between), tested, tuple(why)))
     return tuple(rows)

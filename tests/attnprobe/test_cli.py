@@ -65,7 +65,7 @@ def test_version_of_the_installed_command() -> None:
     assert (done.returncode, done.stdout) == (0, f"attnprobe {ap.__version__}\n")
 
 
-@pytest.mark.parametrize("command", ["measure", "check", "plan", "demo"])
+@pytest.mark.parametrize("command", ["measure", "check", "plan", "demo", "needle", "niah", "filler"])
 def test_help_fits_80_columns_and_explains_every_option(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("TERMINAL_WIDTH", "80")
@@ -74,7 +74,7 @@ def test_help_fits_80_columns_and_explains_every_option(command: str, monkeypatc
     assert all(len(line) <= 80 for line in result.stdout.splitlines())
     hints = get_type_hints(getattr(cli, command), include_extras=True)
     for name, hint in hints.items():
-        if name != "return":
+        if name not in ("return", "ctx"):
             (option,) = hint.__metadata__
             assert option.help, name
 

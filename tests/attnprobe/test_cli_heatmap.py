@@ -13,7 +13,6 @@ from runs import make_run
 from tiny_folder import prompt_records, save_tiny_model, write_prompts
 from typer.testing import CliRunner, Result
 
-import attnprobe as ap
 from attnprobe import cli
 
 
@@ -115,12 +114,16 @@ def test_mistakes_are_refused_before_the_model_is_loaded(
     assert_refused(run(prompts, "-m", model, "--out", tmp_path / "mine.html", "--limit", "1"), "no page of attnprobe")
     assert (tmp_path / "mine.html").read_text() == "mine"
     assert_refused(run(prompts, "-m", model, "--out", tmp_path / "mine.html" / "x", "--limit", "1"), "cannot be made")
-
-
-def test_mistakes_with_runs_and_heads(model: str, prompts: str, tmp_path: Path) -> None:
-    out = tmp_path / "pages"
     result = run(prompts, "-m", model, "--out", out, "--heads", "7:0", "-q")
     assert_refused(result, "layer 7 is not in this model; its layers are 0 to 2")
+    long = {"id": "long", "documents": ["word " * 3000], "question": "What?"}
+    path = write_prompts(tmp_path / "long.jsonl", [*prompt_records(1), long])
+    assert_refused(run(path, "-m", model, "--out", out, "-q"), "prompt 'long'", "the model's limit is", "shorten it")
+    assert not list(out.iterdir())
+
+
+def test_mistakes_with_runs(model: str, tmp_path: Path) -> None:
+    out = tmp_path / "pages"
     plain = tmp_path / "plain.safetensors"
     make_run().save(plain)
     assert_refused(run(plain, "--out", out), 'extras=("columns", "keys", "top")')
@@ -132,16 +135,16 @@ def test_mistakes_with_runs_and_heads(model: str, prompts: str, tmp_path: Path) 
 def test_pages_of_prompts_measured_before_an_interrupt_stay(
     model: str, prompts: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = import_module("attnprobe.measuring")
-    original, calls = module.measure, []
+    module = import_module("attnprobe.heatmap_command")
+    original, calls = module.write_heatmap, []
 
-    def interrupted(*arguments: Any, **options: Any) -> ap.Run:
+    def interrupted(*arguments: Any) -> Path:
         calls.append(1)
         if len(calls) == 2:
             raise KeyboardInterrupt
-        return original(*arguments, **options)
+        return original(*arguments)  # type: ignore[no-any-return]
 
-    monkeypatch.setattr(module, "measure", interrupted)
+    monkeypatch.setattr(module, "write_heatmap", interrupted)
     result = run(prompts, "-m", model, "--out", tmp_path / "pages", "--max-new-tokens", "2", "-q")
     assert result.exit_code == 130
     assert [path.name for path in (tmp_path / "pages").iterdir()] == ["0000-q0.html"]

@@ -15,7 +15,7 @@ import pytest
 from toy_tokenizers import smollm2
 
 import attnprobe as ap
-from attnprobe.demo import ANSWER, DOCUMENTS, GOLD, demo, demo_lines, rotations
+from attnprobe.demo import ANSWER, DOCUMENTS, GOLD, QUESTION, demo, demo_lines, rotations
 from attnprobe.report.style import WIDTHS
 
 
@@ -57,6 +57,11 @@ def test_demo_on_a_tiny_model(make_lm: Any, tmp_path: Path) -> None:
     assert len(content["rotations"]) == 10
     image = matplotlib.image.imread(result.pictures[0])
     assert image.shape[1] == 300 * WIDTHS["page"]
+    page = result.pages[1].read_text(encoding="utf-8")
+    assert '<a href="./heatmap.html">heatmap.html</a>' in page
+    assert "Every document stood once at every position" in page
+    assert "no verdict on position" not in page
+    assert QUESTION in page.split('<section id="verdict"')[0]
     assert demo(lm, tmp_path / "out").folder.n_measured == 0
 
 

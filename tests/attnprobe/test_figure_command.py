@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from runs import make_run
+from task_data import make_task, write_task
 from typer.testing import CliRunner, Result
 
 from attnprobe import cli
-from attnprobe.report.figure_kinds import ABOUT
+from attnprobe.report.figure_kinds import ABOUT, EXAMPLES, NEEDLE_FILE
 from attnprobe.report.figures import draw
 
 
@@ -27,11 +30,29 @@ def files(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_help_lists_every_kind() -> None:
+def test_help_lists_every_kind_with_an_example(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERMINAL_WIDTH", "80")
     shown = command("--help").stdout
+    assert all(len(line) <= 80 for line in shown.splitlines())
     for kind, about in ABOUT.items():
-        assert kind in shown
-        assert about in shown
+        assert f"  {kind:10}{about}\n" in shown
+        assert f"attnprobe figure {EXAMPLES[kind]}\n" in shown
+
+
+@pytest.mark.parametrize("kind", list(ABOUT))
+def test_every_example_of_the_help_works(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("a", "b", "runs", "study"):  # what the examples name, here all single runs
+        make_run(layers=(0, 12), extras=True).save(f"{folder}.safetensors")
+    Path("run.safetensors").write_bytes(Path("runs.safetensors").read_bytes())
+    Path("recall.json").write_text("".join(NEEDLE_FILE))
+    for folder, task in (("sweep", "needle_sweep"), ("niah", "niah"), ("control", "filler_control")):
+        if folder in EXAMPLES[kind].split():
+            write_task(Path(folder), make_task(task, items=6, trials=1))
+    words = [f"{word}.safetensors" if word in ("a", "b", "runs", "study") else word for word in EXAMPLES[kind].split()]
+    assert command(*words).exit_code == 0
+    assert Path(words[-1]).stat().st_size
 
 
 def test_the_command_draws_what_python_does(files: Path) -> None:
@@ -55,9 +76,82 @@ def test_several_files_are_several_runs_or_compared(files: Path) -> None:
     assert ">two<" in shown
 
 
+def test_what_is_compared_has_the_names_that_are_given(files: Path) -> None:
+    runs = [files / "one.safetensors", files / "two.safetensors"]
+    out = files / "a.svg"
+    result = command("compare", *runs, "-o", out, "--label", "RoPE, plain", "--label", "YaRN 4x")
+    assert result.exit_code == 0, result.stderr
+    assert ">RoPE, plain<" in out.read_text()
+    assert ">YaRN 4x<" in out.read_text()
+    assert ">one<" not in out.read_text()
+
+
+def folder_of_runs(tmp_path: Path, n: int) -> Path:
+    """As ``measure`` writes it."""
+    (tmp_path / "out" / "runs").mkdir(parents=True)
+    names = [f"{number}.safetensors" for number in range(n)]
+    for number, name in enumerate(names):
+        make_run(number).save(tmp_path / "out" / "runs" / name)
+    (tmp_path / "out" / "manifest.json").write_text(json.dumps({"runs": [{"file": f"runs/{name}"} for name in names]}))
+    return tmp_path / "out"
+
+
+@pytest.mark.parametrize("kind", ["curve", "layers", "sinks", "compare"])
+@pytest.mark.parametrize("quiet", [[], ["--quiet"]])
+def test_a_damaged_run_is_named_and_fails_the_command(kind: str, quiet: list[str], tmp_path: Path) -> None:
+    folder, other = folder_of_runs(tmp_path, 3), tmp_path / "whole.safetensors"
+    make_run(7).save(other)
+    damaged = folder / "runs" / "1.safetensors"
+    damaged.write_bytes(damaged.read_bytes()[:-5])
+    out = tmp_path / "x.svg"
+    result = command(kind, folder, *[other] * (kind == "compare"), "-o", out, *quiet)
+    assert result.exit_code == 1
+    (line,) = [line for line in result.stderr.splitlines() if "left out" in line]
+    assert str(damaged) in line
+    assert "run again, writes it anew" in line
+    assert out.exists()
+    assert kind == "compare" or "2 prompts" in out.read_text()  # the others are drawn
+
+
+def test_nothing_is_drawn_where_every_run_is_damaged(tmp_path: Path) -> None:
+    folder = folder_of_runs(tmp_path, 2)
+    for file in (folder / "runs").iterdir():
+        file.write_bytes(b"x")
+    for given in (folder, folder / "runs" / "0.safetensors"):
+        result = command("curve", given, "-o", tmp_path / "x.png")
+        assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+        assert str(folder / "runs" / "0.safetensors") in result.stderr
+        assert re.search("run again, writes it anew|measure it again", result.stderr)
+        assert not (tmp_path / "x.png").exists()
+
+
 def test_a_needle_file_is_drawn(files: Path) -> None:
     assert command("needle", files / "needle.json", "-o", files / "a.svg").exit_code == 0
     assert "recall (%)" in (files / "a.svg").read_text()
+
+
+def test_a_needle_is_drawn_from_a_niah_folder_by_metric(tmp_path: Path) -> None:
+    data = make_task("niah", items=6, trials=1)
+    folder = write_task(tmp_path / "out", data)
+    for words, shown in (((), "strict accuracy (%)"), (("--metric", "advantage"), "advantage of the")):
+        result = command("needle", folder.parent, "-o", tmp_path / "a.svg", *words)
+        assert result.exit_code == 0, result.stderr
+        assert shown in (tmp_path / "a.svg").read_text()
+    write_task(tmp_path / "out", replace(data, model="other"))
+    (tmp_path / "runs").mkdir()
+    for words, message in (
+        (("needle", folder, "--metric", "speed"), "the speed was not measured in tiny; choose one of strict, lenient"),
+        (("answers", folder, "--metric", "mass"), "only a needle of the folder of a niah task has metrics"),
+        (("published", folder), "has no accuracy at two positions or more"),
+        (("fillers", folder), "niah is no filler control"),
+        (("needle", tmp_path / "out"), "holds 2 models: other, tiny; give the folder of one"),
+        (("link", tmp_path / "runs"), "holds no task; give the folder that"),
+        (("link", folder, folder), "2 files or folders"),
+    ):
+        result = command(*words, "-o", tmp_path / "b.png")
+        assert result.exit_code == 2
+        assert message in " ".join(result.stderr.replace('"', "").split())
+    assert not (tmp_path / "b.png").exists()
 
 
 @pytest.mark.parametrize(
@@ -74,6 +168,15 @@ def test_a_needle_file_is_drawn(files: Path) -> None:
         (("curve", "none.safetensors", "-o", "x.png"), "does not exist"),
         (("needle", "one.safetensors", "-o", "x.png"), "is no needle file"),
         (("compare", "one.safetensors", "-o", "x.png"), "give 2 to 7"),
+        (("curve", "one.safetensors", "-o", "x.png", "--label", "a"), "no lines to label; leave out --label"),
+        (
+            ("compare", "one.safetensors", "two.safetensors", "-o", "x.png", "--label", "a"),
+            "--label is given 1 times (a) for one, two; give one for each, all different",
+        ),
+        (
+            ("compare", "one.safetensors", "two.safetensors", "-o", "x.png", "--label", "a", "--label", "a"),
+            "give one for each, all different",
+        ),
     ],
 )
 def test_wrong_input_is_one_line_and_exit_status_2(

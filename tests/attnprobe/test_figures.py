@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import numpy as np
 import pytest
 from runs import make_run
 from studies import make_study
+from task_data import make_task
 
 from attnprobe.errors import InputError
 from attnprobe.report.compare_figure import compare_figure
@@ -21,7 +24,7 @@ from attnprobe.report.curve_figures import curve_figure, rotations_figure
 from attnprobe.report.figure_kinds import ABOUT
 from attnprobe.report.figure_text import is_drawable, label, one_line, text_width, token_label, wrapped
 from attnprobe.report.figures import KINDS, draw
-from attnprobe.report.map_figures import answer_figure, head_figure, layer_figure
+from attnprobe.report.map_figures import answer_figure, answer_tokens, head_figure, layer_figure
 from attnprobe.report.needle_figure import Needle, needle_figure
 from attnprobe.report.prompt_figure import prompt_figure
 from attnprobe.report.sink_figure import sink_figure
@@ -29,6 +32,7 @@ from attnprobe.report.spectrum_figure import spectrum_figure
 from attnprobe.report.style import SMALL, WIDTHS, new_figure, save_figure
 from attnprobe.row_means import prompt_edges
 from attnprobe.run import Run
+from attnprobe.tasks.task_summary import TaskSummary, task_summary
 
 LONG = tuple(f"a long name of a document about retention, number {i}" for i in range(4))
 ODD_NAMES = ("סיכום שנתי", "年度报告", "$a_b$ & <i>", "a\u202eb\nc\x00")
@@ -56,6 +60,11 @@ def with_prompt(run: Run) -> Run:
     return replace(run, prompt_mass=wide, prompt_edges=edges)
 
 
+@cache
+def summary_of(task: str) -> TaskSummary:
+    return task_summary(make_task(task, items=6, trials=2))
+
+
 def sources() -> dict[str, Any]:
     """Something to draw for every kind."""
     run = with_prompt(make_run(extras=True, secondary=(8,)))
@@ -64,6 +73,9 @@ def sources() -> dict[str, Any]:
         **dict.fromkeys(KINDS, run),
         "compare": {"one": run, "two": make_run(1), "study": make_study()},
         "needle": needle,
+        **dict.fromkeys(("answers", "published", "link"), summary_of("needle_sweep")),
+        "depths": summary_of("niah"),
+        **dict.fromkeys(("fillers", "parts"), summary_of("filler_control")),
     }
 
 
@@ -113,7 +125,7 @@ def test_one_prompt_says_so_and_gives_its_ratios() -> None:
     assert "One prompt, so no interval" in said(figure)
     assert f"head/middle {run.curve().head_middle:.2f}" in said(figure)
     assert "uniform: every token alike" in said(figure)
-    assert "mean of 2 layers x 3 heads" in said(figure)
+    assert "mean of 2 layers × 3 heads" in said(figure)
     assert "layer 1, 3 heads" in said(curve_figure(run, layers=1))
 
 
@@ -234,33 +246,114 @@ def test_head_map_of_one_layer_equals_the_curves_of_its_heads() -> None:
     assert axes.get_xlabel() == "head"
 
 
-def test_head_map_of_all_layers_is_sorted_by_mean_position() -> None:
-    run = make_run(n_heads=5)
+@pytest.mark.parametrize("width", list(WIDTHS))
+def test_head_map_of_all_layers_has_a_panel_for_each_document(width: Any) -> None:
+    run = make_run(n_heads=5, layers=(2, 3, 9))
+    figure = head_figure(run, width=width)
+    *panels, bar = figure.axes
+    shown = np.stack([drawn(axes) for axes in panels])  # [document, layer, head]
+    wanted = [[run.curve(heads=[(layer, head)]).values for head in range(5)] for layer in run.layers]
+    np.testing.assert_allclose(shown, 100 * np.moveaxis(np.array(wanted), 2, 0), rtol=1e-6)
+    assert len({axes.images[0].get_clim() for axes in panels}) == 1  # one scale for all
+    titles = [axes.get_title() for axes in panels]
+    assert titles == ([f"{i}: d{i}" for i in range(4)] if width == "page" else titles)
+    assert [title[0] for title in titles] == list("0123")
+    assert [text.get_text() for text in panels[0].get_yticklabels()] == ["2", "3", "9"]
+    first = sum(int(values.argmax() == 0) for layer in wanted for values in layer)
+    assert f"Most at the first document: {first} of 15 heads" in said(figure)
+    assert "White line on the scale: uniform, 25 %" in said(figure)
+    np.testing.assert_allclose(bar.lines[-1].get_ydata(), [25, 25])
+    check_legible(figure)
+
+
+def test_many_documents_share_panels() -> None:
+    run = make_run(document_tokens=(2,) * 45)
     figure = head_figure(run)
-    shown = drawn(figure.axes[0])
-    every = [run.curve(heads=[(layer, head)]).values for layer in run.layers for head in range(5)]
-    every.sort(key=lambda values: float(values @ np.arange(4)))
-    np.testing.assert_allclose(shown, 100 * np.stack(every, axis=1), rtol=1e-6)
-    first = sum(int(values.argmax() == 0) for values in every)
-    assert f"Most at the first document: {first} of 10 heads" in said(figure)
+    *panels, _ = figure.axes
+    shown = [axes for axes in panels if axes.get_visible()]
+    assert [axes.get_title() for axes in shown][::14] == ["0–2", "42–44"]
+    wanted = sum(run.curve(heads=[(1, 2)]).values[42:45])
+    np.testing.assert_allclose(drawn(shown[14])[1, 2], 100 * wanted, rtol=1e-6)
+    assert "the sum over 3 documents" in said(figure)
+    assert f"uniform, {100 * 3 / 45:.3g} %" in said(figure)
 
 
-def test_answer_map_shows_rows_and_tokens() -> None:
+def test_a_chosen_few_layers_are_drawn_alone() -> None:
+    run = make_run(layers=(2, 4, 6))
+    axes = head_figure(run, layers=[6, 2]).axes
+    assert [text.get_text() for text in axes[0].get_yticklabels()] == ["2", "6"]
+    wanted = [[run.curve(heads=[(layer, head)]).values[3] for head in range(3)] for layer in (2, 6)]
+    np.testing.assert_allclose(drawn(axes[3]), 100 * np.array(wanted), rtol=1e-6)
+
+
+def test_answer_map_shows_tokens_below_each_other() -> None:
     run = make_run(extras=True, n_answer=4)
-    axes = answer_figure(run, layers=1, width="page").axes[0]
+    axes = answer_figure(run, layers=1).axes[0]
     assert run.row_mass is not None
     mass = run.row_mass[1].mean(axis=0)[:, list(run.document_spans)]
-    np.testing.assert_allclose(drawn(axes), 100 * mass.T, rtol=1e-6)
+    np.testing.assert_allclose(drawn(axes), 100 * mass, rtol=1e-6)
     assert run.token_chars is not None
     text = run.prompt_text + run.answer
     pieces = [text[a:b].strip() for a, b in run.token_chars[run.n_prompt :]]
-    assert [tick.get_text() for tick in axes.get_xticklabels()] == pieces
+    assert [tick.get_text() for tick in axes.get_yticklabels()] == pieces
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == [f"{i}: d{i}" for i in range(4)]
+
+
+@pytest.mark.parametrize(("n_answer", "step"), [(64, 2), (40, 1), (200, 5)])
+def test_answer_map_names_as_many_tokens_as_fit(n_answer: int, step: int) -> None:
+    words = [f"w{number} " for number in range(n_answer)]
+    run = make_run(extras=True, n_answer=n_answer, answer="".join(words))
+    assert run.token_chars is not None
+    chars, begin = run.token_chars.copy(), len(run.prompt_text)
+    ends = begin + np.cumsum([len(word) for word in words])
+    chars[run.n_prompt :] = np.stack([[begin, *ends[:-1]], ends], axis=1)
+    figure = answer_figure(replace(run, token_chars=chars))
+    axes = figure.axes[0]
+    assert [tick.get_text() for tick in axes.get_yticklabels()] == [word.strip() for word in words[::step]]
+    assert axes.get_yticks().tolist() == list(range(0, n_answer, step))
+    assert ("Not every token is named" in said(figure)) is (step > 1)
+    check_legible(figure)
 
 
 def test_answer_map_numbers_tokens_that_it_does_not_know() -> None:
     axes = answer_figure(make_run(extras=True, n_answer=3, token_chars=None)).axes[0]
-    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["0", "1", "2"]
-    assert "0 = first" in axes.get_xlabel()
+    assert [tick.get_text() for tick in axes.get_yticklabels()] == ["0", "1", "2"]
+    assert "0 = first" in axes.get_ylabel()
+
+
+def test_pieces_of_one_character_are_named_once() -> None:
+    run = make_run(extras=True, n_answer=4)
+    assert run.token_chars is not None
+    chars, begin = run.token_chars.copy(), len(run.prompt_text)
+    chars[run.n_prompt :] = np.array([[0, 2], [1, 2], [2, 3], [3, 3]]) + begin  # the first has the space as well
+    assert answer_tokens(replace(run, answer=" Ça", token_chars=chars)) == ["Ç", "…", "a", "(no text)"]
+
+
+def test_notes_say_what_is_done_with_secondary_sinks() -> None:
+    counted, apart = make_run(), make_run(secondary=(8,))
+    for draw_one in (curve_figure, layer_figure, head_figure):
+        assert "Secondary sinks, if any, count to their documents." in said(draw_one(counted))
+        assert "Secondary sinks are left out." in said(draw_one(apart))
+        both = said(draw_one([counted, apart, counted]))
+        assert "Secondary sinks are left out in 1 of 3 prompts, where they were set apart." in both
+        assert "Secondary sinks, if any, count to their documents." in said(draw_one(make_study()))
+    assert "Secondary sinks are left out." in said(answer_figure(apart))
+
+
+def test_a_comparison_names_what_is_compared() -> None:
+    one, two = make_run(prompt_id="one prompt's name"), make_run(1, n_answer=5, secondary=(8,))
+    text = said(compare_figure({"plain": one, "same": one, "YaRN": [two, two], "study": make_study()}, layers=1))
+    assert (
+        "plain, same: model; one prompt (one prompt's name), 40 prompt tokens, 3 answer rows; layer 1, 3 heads." in text
+    )
+    assert (
+        "YaRN: model; 2 prompts, 40 prompt tokens, 5 answer rows; layer 1, 3 heads. Secondary sinks are left out."
+        in text
+    )
+    assert "study: " in text
+    assert "6 questions" in text
+    text = said(compare_figure({"a": one, "b": make_run(2, prompt_id="b")}))
+    assert text.count("Secondary sinks, if any, count to their documents.") == 1
 
 
 def test_prompt_map_sums_markers_and_leaves_out_what_is_not_written_yet() -> None:
@@ -356,6 +449,7 @@ def test_numbers_that_do_not_fit_are_left_out() -> None:
 # Odd inputs
 
 
+@functools.cache
 def odd_runs() -> dict[str, Run]:
     many = tuple([2] * 300)
     seen = make_run(windows=(3, 3), document_tokens=(4, 6, 3, 5))  # no row sees the first documents
@@ -451,7 +545,8 @@ def test_text_is_cut_wrapped_and_cleaned() -> None:
     assert one_line("a\n b\u202e\x00c") == "a bc"
     lines = wrapped("some words and averyverylongwordthatdoesnotfitatall", 1.0, SMALL)
     assert all(text_width(line, SMALL) <= 1.0 for line in lines)
-    assert [token_label(text) for text in (" days", " ", "\n", "", "\ue000")] == ["days", "␣", "⏎", None, None]
+    assert [token_label(text) for text in (" days", "  ", "\n\t", "")] == ["days", "␣␣", "⏎⇥", "(no text)"]
+    assert [token_label(text) for text in ("\ue000", "\x1b[", "a\u202e")] == ["\\ue000", "\\x1b[", "a\\u202e"]
 
 
 # Files

@@ -118,7 +118,9 @@ def test_paths_are_relative_to_the_file_and_options_to_the_folder(tmp_path: Path
         (STUDY + "seed: null\n", ':5: "seed" must be a whole number, not null'),
         (STUDY + "null: 1\n", ':5: "null" must be true or false, not a whole number (1)'),
         (STUDY + "limit: a\n", ':5: "limit" must be a whole number, not a text'),
-        (STUDY + "rope: {a: 1}\n", ':5: "rope" must be a text, not an object'),
+        (STUDY + "rope: {a: 1}\n", ":5: rope override {'a': 1} has no \"rope_type\""),
+        (STUDY + "rope: yarn\n", ':5: rope override "yarn" lacks "factor"'),
+        (STUDY + "rope: 4\n", ':5: "rope" must be a text, not a whole number (4)'),
         (
             STUDY + "design: latin\n",
             ":5: \"design\" must be 'williams', 'cyclic' or 'insertion', not a text (\"latin\")",
@@ -152,6 +154,12 @@ def test_values_that_look_odd_and_are_fine(tmp_path: Path) -> None:
     config: Any = load_config(write(tmp_path, STUDY + "keep_runs: 0\nmarkers: numbered\nvariants: [markers=xml]\n"))
     assert bytes_of(config.keep_runs) == 0
     assert config.variants == ["markers=xml"]
+
+
+def test_a_rope_scaling_is_a_text_or_keys_and_values(tmp_path: Path) -> None:
+    """As pasted from a config.json; what a run records is the same."""
+    texts = ["rope: yarn:4\n", "rope: {rope_type: yarn, factor: 4}\n", "rope: {type: yarn, factor: 4.0}\n"]
+    assert {load_config(write(tmp_path, STUDY + text)).rope for text in texts} == {"yarn:factor=4.0"}  # type: ignore[attr-defined]
 
 
 def test_all_mistakes_are_said_at_once(tmp_path: Path) -> None:
@@ -199,7 +207,7 @@ def test_sizes() -> None:
             bytes_of(text)
 
 
-@pytest.mark.parametrize("kind", ["study", "fake"])
+@pytest.mark.parametrize("kind", ["study", "needle_sweep", "niah", "filler_control", "multi_doc", "fake"])
 def test_the_explained_example_is_a_config(tmp_path: Path, kind: str) -> None:
     lines = config_lines(kind)
     config = load_config(write(tmp_path, "\n".join(lines)))

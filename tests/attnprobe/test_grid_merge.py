@@ -103,6 +103,15 @@ def test_mixed_configs_and_conflicts_are_refused(tmp_path: Path, monkeypatch: py
     assert not (tmp_path / "out").exists()
 
 
+def test_how_a_result_was_reached_may_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = [
+        part(tmp_path / name, monkeypatch, 0, work=lambda cell, relief, n=n: {**do(cell, relief), "how": {"fed": n}})
+        for n, name in enumerate("ab")
+    ]
+    assert merge(parts, tmp_path / "out").done == 4
+    assert {record["result"]["how"]["fed"] for record in read_cells(tmp_path / "out").values()} == {0}
+
+
 def test_what_cannot_be_merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     a = part(tmp_path / "a", monkeypatch, 0)
     (tmp_path / "empty").mkdir()

@@ -285,7 +285,7 @@ def test_one_head_of_an_answer_token_shows_the_heaviest_token_of_each_span(run: 
 def test_sentences_have_their_mean_and_say_so(
     run: Run, tmp_path: Path, browser_page: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limits = token_map.Limits(tokens=0, rows=10_000)
+    limits = token_map.Limits(tokens=0, rows=10_000, heads=0)
     monkeypatch.setattr(heatmap, "token_map", lambda run, heads: token_map.token_map(run, heads, limits))
     page = browser_page.open(write_heatmap(run, tmp_path / "page.html", heads=[(0, 0)]))
     page.select_option(".tm-source", "layer")
@@ -321,11 +321,132 @@ def test_sentences_have_their_mean_and_say_so(
     browser_page.assert_quiet()
 
 
+def heaviest(page: Any) -> list[tuple[int, str]]:
+    """Cell and mass of every entry of the list."""
+    return [
+        (int(cell), mass)
+        for cell, mass in page.locator(".tm-heaviest button").evaluate_all(
+            "all => all.map(b => [b.dataset.cell, b.querySelector('.tm-heaviest-mass').textContent])"
+        )
+    ]
+
+
+def test_the_heaviest_tokens_are_listed_and_lead_to_them(run: Run, page: Any) -> None:
+    column = np.asarray(run.column_mass, np.float64)
+    inside = in_scale(run)
+
+    def check(mass: np.ndarray) -> list[tuple[int, str]]:
+        found = heaviest(page)
+        wanted = np.argsort(-np.where(inside, mass, 0), kind="stable")[: len(found)]
+        assert len(found) == min(25, (mass[inside] > 0).sum())
+        for (cell, text), token in zip(found, wanted, strict=True):
+            assert mass[cell] == pytest.approx(mass[token], rel=2e-3)  # as near as codes are
+            assert float(text.split()[0]) == pytest.approx(100 * mass[cell], rel=0.05)
+        return found
+
+    check(column.mean((0, 1)))
+    choose(page, "source", "head")
+    choose(page, "layer", 2)
+    found = check(column[2, 0])
+    page.locator(".tm-heaviest button").nth(3).click()
+    assert page.locator(".tm-cursor").get_attribute("data-cell") == str(found[3][0])
+    page.keyboard.press("Escape")
+    page.keyboard.press("h")
+    for key in ("ArrowDown", "ArrowDown", "ArrowUp"):
+        page.keyboard.press(key)
+    page.keyboard.press("Enter")
+    assert page.locator(".tm-cursor").get_attribute("data-cell") == str(found[1][0])
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("Enter")  # the first one is the end
+    assert page.locator(".tm-cursor").get_attribute("data-cell") == str(found[0][0])
+    page.keyboard.press("Escape")
+    page.keyboard.press("ArrowRight")
+    assert page.locator(".tm-cursor").get_attribute("data-cell") == str(found[0][0] + 1)
+    page.check(".tm-all")
+    inside = np.ones_like(inside)
+    check(column[2, 0])
+    choose(page, "row", 2)
+    assert run.top_mass is not None
+    assert max(run.top_mass[2, 0, 2]) == pytest.approx(float(heaviest(page)[0][1].split()[0]) / 100, rel=0.05)
+
+
+def test_sentences_are_listed_where_only_these_have_numbers(
+    run: Run, tmp_path: Path, browser_page: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = token_map.Limits(tokens=0)
+    monkeypatch.setattr(heatmap, "token_map", lambda run, heads: token_map.token_map(run, heads, limits))
+    page = browser_page.open(write_heatmap(run, tmp_path / "page.html"))
+    page.select_option(".tm-source", "layer")
+    assert page.locator(".tm-heaviest summary").inner_text() == "Heaviest sentences"
+    mass = np.asarray(run.column_mass, np.float64)[0].mean(0)
+    sentences = page.locator(".tm-s").evaluate_all("all => all.map(e => [...e.children].map(t => +t.dataset.cell))")
+    inside = in_scale(run)
+    sums = sorted(((mass[tokens].sum(), tokens[0]) for tokens in sentences if inside[tokens[0]]), reverse=True)
+    assert [cell for cell, _ in heaviest(page)] == [first for _, first in sums]
+    browser_page.assert_quiet()
+
+
+def test_what_a_page_does_not_have_cannot_be_chosen_and_says_how_to_get_it(
+    run: Run, tmp_path: Path, browser_page: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run.row_mass is not None
+    one = run.row_mass[0, 0].size * 8 * 4 / 3
+    limits = token_map.Limits(rows=int(1.5 * one), heads=0)
+    monkeypatch.setattr(heatmap, "token_map", lambda run, heads: token_map.token_map(run, heads, limits))
+    page = browser_page.open(write_heatmap(run, tmp_path / "page.html", heads=[(2, 1)]))
+    page.select_option(".tm-source", "head:2:1")
+    enabled = "[...document.querySelectorAll('.tm-head-choice option')].map(o => !o.disabled)"
+    assert page.evaluate(enabled) == [True, True, True]
+    page.select_option(".tm-row", "3")
+    assert page.evaluate(enabled) == [False, True, False]
+    assert "The heaviest token of every document" in page.locator(".tm-status").inner_text()
+    assert page.locator(".tm-legend").is_visible()
+    page.select_option(".tm-layer", "4")
+    assert "its single answer tokens did not fit; a page made with --heads 4:1 has them" in (
+        page.locator(".tm-status").inner_text()
+    )
+    assert not page.locator(".tm-legend").is_visible()
+    assert not page.locator(".tm-heaviest").is_visible()
+    browser_page.assert_quiet()
+
+
+def test_a_page_says_why_a_single_answer_token_has_no_densities(
+    run: Run, tmp_path: Path, browser_page: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run.row_mass is not None
+    limits = token_map.Limits(rows=5 * run.row_mass[0, 0].size * 2 * 4 // 3)
+    monkeypatch.setattr(heatmap, "token_map", lambda run, heads: token_map.token_map(run, heads, limits))
+    page = browser_page.open(write_heatmap(run, tmp_path / "page.html"))
+    page.select_option(".tm-row", "2")
+    why = "no density: for one answer token, these are kept for bands of layers only"
+    assert "density" in page.locator(".tm-document .tm-share").first.inner_text()
+    assert why not in page.locator(".tm-status").inner_text()
+    page.select_option(".tm-source", "layer")
+    assert "density" not in page.locator(".tm-document .tm-share").first.inner_text()
+    assert why in page.locator(".tm-status").inner_text()
+    browser_page.assert_quiet()
+
+
+def test_question_and_answer_stand_under_the_title(run: Run, tmp_path: Path, browser_page: Watched) -> None:
+    own = replace(run, manifest={"capture": {"answer": "generated"}})
+    page = browser_page.open(write_heatmap(own, tmp_path / "page.html"))
+    assert page.locator("header .asked div").all_inner_texts() == [
+        "Question\nHow long are readings kept?",
+        "Answer, the model's own\nThey are kept for 47 days.",
+    ]
+
+
 def test_budget_and_documents_are_the_runs(run: Run, page: Any) -> None:
     budget = run.budget()
     lines = page.locator(".tm-budget-list li").all_inner_texts()
     shown = {line.rsplit(" ", 2)[0]: float(line.split()[-2]) for line in lines}
-    for name, kind in (("sink", "sink"), ("documents", "document"), ("question", "question"), ("markers", "marker")):
+    for name, kind in (
+        ("first token", "sink"),
+        ("documents", "document"),
+        ("question", "question"),
+        ("markers", "marker"),
+    ):
         assert shown[name] == pytest.approx(100 * budget[kind], abs=0.06)
     shares = run.curve().values
     for i, text in enumerate(page.locator(".tm-document .tm-share").all_inner_texts()):

@@ -41,7 +41,7 @@ from transformers.utils import logging
 from attnprobe.errors import InputError
 from attnprobe.gguf_cache import alias_file
 from attnprobe.models import LanguageModel, _notice, load
-from attnprobe.rope import rope_in_use
+from attnprobe.rope_frequencies import rope_in_use
 from attnprobe.sources import ModelSource, is_on_cpu
 
 WORDS = [f"w{i}" for i in range(48)]

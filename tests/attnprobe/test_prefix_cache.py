@@ -161,17 +161,25 @@ def test_other_models_and_changed_weights_start_anew(make_lm: Any) -> None:
 
 
 def test_frequencies_that_depend_on_the_length_are_not_mixed(make_lm: Any) -> None:
-    """Past 64 tokens this model turns all its keys otherwise, the first ones too."""
+    """Past 64 tokens this model turns all its keys otherwise, the first ones too, and by how long the prompt is."""
     dynamic = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10_000.0}
     lm, prefix = make_lm(rope_parameters=dynamic, max_position_embeddings=64), ap.PrefixCache()
-    options: dict[str, Any] = {"answer": " Well", "beyond_window": True}
-    for text in ("A lazy dog sleeps.", "A lazy dog sleeps. " * 12):
-        run = ap.measure(lm, ap.Prompt.from_text(text), prefix=prefix, **options)
-        assert reused(run) == 0
-        assert_same_numbers(run, ap.measure(lm, ap.Prompt.from_text(text), **options))
-    nested = {"full_attention": dynamic, "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}
-    lm.model.config.rope_parameters = nested
-    assert not goes_on_exactly(lm.model)
+    short, long = "A lazy dog sleeps.", "A lazy dog sleeps. " * 12
+    steps = (
+        (short, " Well", False),
+        (f"{short} See it.", " Well", True),  # both within the original length
+        (long, " Well", False),
+        (long, " Woof", True),  # past it, and equally long
+        (f"{long} See it.", " Woof", False),
+        (long, " Woof", False),
+        (short, " Well", False),
+    )
+    given = [(ap.Prompt.from_text(text), {"answer": answer, "beyond_window": True}) for text, answer, _ in steps]
+    wanted = [ap.measure(lm, prompt, **options) for prompt, options in given]
+    runs = [ap.measure(lm, prompt, prefix=prefix, **options) for prompt, options in given]
+    for run, alone, (*_, shares) in zip(runs, wanted, steps, strict=True):
+        assert (reused(run) > 0) is shares
+        assert_same_numbers(run, alone)
 
 
 def test_lend_keeps_what_it_is_told(make_lm: Any) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import zlib
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise, product
@@ -22,22 +25,26 @@ from typer.testing import CliRunner
 from attnprobe import cli
 from attnprobe.errors import InputError, RunFileError
 from attnprobe.flatness import VERDICTS
-from attnprobe.intervals import simultaneous_band
+from attnprobe.intervals import end_log_ratios, simultaneous_band
 from attnprobe.report import run_series as run_series_module
 from attnprobe.report import text_maps
+from attnprobe.report.asked import asked_of_run
 from attnprobe.report.facts import merged
+from attnprobe.report.heatmap import write_heatmap
 from attnprobe.report.markdown import markdown_text
 from attnprobe.report.page import json_text
 from attnprobe.report.report import write_report
 from attnprobe.report.run_series import series_of_runs
 from attnprobe.report.sections import KIND_NAMES, MOST_VALUES, budget_table, curve_table, page_data, value_text
-from attnprobe.report.series import Table
+from attnprobe.report.series import VIEW_NAMES, Table
 from attnprobe.report.sources import Runs, distinct_names, read_sources
-from attnprobe.report.study_series import head_profiles, series_of_study, summarised
+from attnprobe.report.study_layers import summarised
+from attnprobe.report.study_series import series_of_study
 from attnprobe.report.text_maps import MOST_BYTES
 from attnprobe.report.texts import in_markdown, visible
 from attnprobe.report.token_map import Limits, token_map
 from attnprobe.report.verdicts import STUDY_WORDS, study_verdict
+from attnprobe.run import Run
 from attnprobe.study import Study
 from attnprobe.study_cells import KINDS
 from attnprobe.study_findings import PanelRow
@@ -172,6 +179,169 @@ def test_the_mean_of_prompts_is_that_of_their_curves(tmp_path: Path) -> None:
     np.testing.assert_array_equal(series.members[1][1]["share"], runs[1].curve().values)
 
 
+def rotated_run(shift: int, n_documents: int = 4, **changes: Any) -> Run:
+    """A run in which the same documents, words and ids with them, stand further up by so many places."""
+    texts = {f"d{i}": " ".join(f"word{i}{j}" for j in range(3 + i)) for i in range(n_documents)}
+    order = [f"d{(position + shift) % n_documents}" for position in range(n_documents)]
+    segments = [("sink", "sink", None, "<|start|>")]
+    segments += [("document", name, position, texts[name]) for position, name in enumerate(order)]
+    run = text_run([*segments, ("question", "question", None, " How long?")], n_layers=2, seed=shift)
+    assert run.token_chars is not None
+    text = run.prompt_text + run.answer
+    ids = tuple(zlib.crc32(text[a:b].encode()) % 50_000 for a, b in run.token_chars)
+    manifest = {"model": {"name": "none"}, "capture": {"answer": "forced"}}
+    return replace(
+        run, token_ids=ids, answer_ids=ids[run.n_prompt :], prompt_id=f"r{shift}", manifest=manifest, **changes
+    )
+
+
+def with_shares(run: Run, shares: Sequence[float]) -> Run:
+    """The run, its documents having so much of half the mass in every layer, head and row."""
+    assert run.row_mass is not None
+    mass = np.zeros(len(run.spans))
+    mass[list(run.document_spans)] = np.asarray(shares) / np.sum(shares) / 2
+    mass[0] = 0.5
+    row_mass = np.where(run.visible[:, None] > 0, mass, 0).astype(np.float32)
+    row_mass = np.broadcast_to(row_mass, run.row_mass.shape)
+    means = row_mass.mean(axis=2, dtype=np.float64).astype(np.float32)
+    return replace(
+        run,
+        mass=means,
+        row_mass=row_mass,
+        top_mass=None,
+        top_token=None,
+        key_mass=None,
+        key_token=None,
+        column_mass=None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("shares", "words"),
+    [((4, 1, 1, 3), "the mean curve is a U;"), ((1, 1, 1.1, 1), "is flat;"), ((1, 1, 1, 2), "is raised at its tail;")],
+)
+def test_runs_of_every_document_at_every_position_say_what_their_mean_shows(
+    shares: tuple[float, ...], words: str
+) -> None:
+    runs = [with_shares(rotated_run(shift), shares) for shift in range(4)]
+    (series,) = series_of_runs("r", runs, True, [])
+    assert words in series.verdict.headline
+    assert "no verdict" not in series.verdict.headline
+    assert series.verdict.lines[0].startswith("Every document stood once at every position")
+    assert "at least five questions" in series.verdict.lines[-1]
+    (twice,) = series_of_runs("r", [*runs, *runs], True, [])
+    assert "stood 2 times at every position" in twice.verdict.lines[0]
+    for some in (runs[:3], [*runs, runs[0]], [*runs[:3], make_run(prompt_id="x", layers=(0, 1))]):
+        (other,) = series_of_runs("r", some, True, [])
+        assert "no verdict on position is possible" in other.verdict.headline
+
+
+def test_orders_of_averaging_that_differ_are_both_said() -> None:
+    runs = [with_shares(rotated_run(shift), (4, 1, 1, 4)) for shift in range(4)]
+    mixed = []
+    for run in runs:  # one head with nearly all the mass has a U, the others the contrary
+        mass = np.array(run.mass)
+        mass[:, 1:, list(run.document_spans)] = np.array([1, 4, 4, 1]) * 1e-4
+        mass[:, 1:, 0] = 1 - 1e-3
+        mixed.append(replace(run, mass=mass, row_mass=None, row_total=None))
+    (series,) = series_of_runs("r", mixed, True, [])
+    assert "pooled over heads and layers the mean curve is a U, per head an inverted U" in series.verdict.headline
+
+
+def test_question_and_answer_stand_at_the_head_of_a_page(tmp_path: Path) -> None:
+    runs = [rotated_run(shift) for shift in range(2)]
+    assert asked_of_run(runs[0]) == (("Question", "How long?"), ("Answer, forced", "They are kept for 47 days."))
+    own = replace(runs[0], manifest={"capture": {"answer": "generated"}}, token_chars=None)
+    assert asked_of_run(own) == (("Answer, the model's own", "They are kept for 47 days."),)
+    folder = write_folder(tmp_path / "m", [runs[0], replace(runs[1], answer=" Two.", token_chars=None)])
+    written = write_report([folder], tmp_path / "r.html")
+    (series,) = written.series
+    assert series.asked == (
+        ("Question", "How long?"),
+        ("Answer, forced", "2 different ones, see Prompts and answers"),
+    )
+    head = Page(written.page).text.split("Verdict")[0]
+    assert "How long?" in head
+    assert "2 different ones" in head
+    assert "- Question: How long?" in written.summary.read_text(encoding="utf-8")
+
+
+def test_a_study_says_whether_the_answer_suffers(study_folder: tuple[Path, Study]) -> None:
+    out, study = study_folder
+    gold = study.gold_logprob(model="tiny")
+    assert gold is not None
+    assert gold.head_minus_middle is not None
+    series = series_of_study(read_sources([out / "tiny"], [])[0])  # type: ignore[arg-type]
+    (line,) = [line for line in series.verdict.lines if line.startswith("Does the answer suffer?")]
+    assert f", {interval_text(gold.head_minus_middle)} nats; with it last:" in line
+    assert series.asked[0] == ("Asked", "6 questions, listed under Prompts and answers")
+
+    def said(low: float | None, high: float | None) -> str:
+        end = replace(gold.head_minus_middle, low=low, high=high)
+        curves = {norm: study.curve(norm, model="tiny") for norm in ("share", "log_share")}
+        one = study_verdict(
+            Study({"tiny": study.of("tiny")}, study.options),
+            curves,
+            study.artefact_panel("tiny"),
+            replace(gold, head_minus_middle=end),
+        )
+        return next(line for line in one.lines if line.startswith("Does")).split("middle: ")[1].split(",")[0]
+
+    assert [said(0.1, 0.5), said(-0.5, -0.1), said(-0.1, 0.1), said(None, None)] == [
+        "higher",
+        "lower",
+        "no difference shown",
+        "no interval",
+    ]
+
+
+def test_tables_of_prompts_keep_plain_numbers(study_folder: tuple[Path, Study]) -> None:
+    run = make_run(document_tokens=(4, 6, 3, 5, 2))
+    (series,) = series_of_runs("r", [run], False, [])
+    table = page_data([series])["series"][0]["prompts"]
+    row = dict(zip(table["header"], table["rows"][0], strict=True))
+    assert row["head/middle"] == run.curve(with_sinks=True).head_middle
+    assert row["sinks"] == pytest.approx(run.budget()["sink"], abs=1e-9)
+    assert row["tokens"] == run.n_prompt
+    assert row["log-prob. of answer"] == pytest.approx(float(run.answer_logprob.sum()), rel=1e-6)
+    out, study = study_folder
+    of_study = series_of_study(read_sources([out / "tiny"], [])[0]).tables["prompts"]  # type: ignore[arg-type]
+    ratio = np.exp(end_log_ratios(study.curve(model="tiny").profiles)[0][2])
+    assert of_study.values[2][2] == pytest.approx(ratio)
+    assert of_study.rows[2][2] == f"{ratio:.2f}"
+    assert "in orders" not in of_study.header  # one own answer a question says nothing of orders
+
+
+def test_own_answers_of_several_orders_say_how_often_they_came(tmp_path: Path) -> None:
+    study = write_study(tmp_path / "s", n_questions=5, answers=None)
+    (source,) = read_sources([tmp_path / "s"], [])
+    table = series_of_study(source).tables["prompts"]  # type: ignore[arg-type]
+    own = study.of().own_answers["q1"]
+    assert len(own) == 4
+    most, n = Counter(own).most_common(1)[0]
+    assert table.values[1][-2:] == (most, n / 4)
+
+
+def test_captions_say_what_is_done_with_secondary_sinks() -> None:
+    (without,) = series_of_runs("r", [make_run()], False, [])
+    (apart,) = series_of_runs("r", [make_run(secondary=(6,))], False, [])
+    assert "No secondary sinks were set apart" in curve_table(without).note
+    assert "No secondary sinks were set apart" in budget_table([without]).note
+    assert "another view leaves them out" in curve_table(apart).note
+    assert "Secondary sinks are apart here" in budget_table([without, apart]).note
+
+
+def test_heatmaps_in_the_folder_of_a_report_are_linked(tmp_path: Path) -> None:
+    run = saved(tmp_path / "run.safetensors")
+    write_heatmap(text_run(prompt_segments(["One two.", "Three."])), tmp_path / "a b#1.html")
+    write_report([run], tmp_path / "other.html")
+    (tmp_path / "mine.html").write_text("<title>Attention</title>")
+    page = Page(write_report([run], tmp_path / "r.html").page)
+    links = [attributes["href"] for tag, attributes in page.tags if tag == "a"]
+    assert [link for link in links if not str(link).startswith("#")] == ["./a%20b%231.html"]
+    assert "In the folder of this page: a b#1.html" in page.text
+
+
 @pytest.mark.parametrize("n", [0, 1, 2])
 def test_few_documents_have_no_middle(tmp_path: Path, n: int) -> None:
     run = saved(tmp_path / "few.safetensors", document_tokens=(4, 6)[:n])
@@ -194,14 +364,18 @@ def test_a_study_has_the_numbers_of_its_own_methods(study_folder: tuple[Path, St
     out, study = study_folder
     source = read_sources([out / "tiny"], [])[0]
     series = series_of_study(source)  # type: ignore[arg-type]
-    for view in ("raw", "apart", "trimmed"):
+    choices: dict[str, dict[str, Any]] = {view: {"view": view} for view in ("raw", "apart", "trimmed")}
+    choices |= {"null": {"variant": "null"}, "preamble": {"variant": "preamble"}, "calibrated": {"calibrated": True}}
+    assert set(choices) < set(series.curves)
+    assert set(series.curves) <= set(VIEW_NAMES)
+    for view, choice in choices.items():
         for norm in NORMS:
-            curves, curve = series.curves[view][norm], study.curve(norm, view=view, model="tiny")
+            curves, curve = series.curves[view][norm], study.curve(norm, model="tiny", **choice)
             band = curve.scaled()
             np.testing.assert_array_equal(curves.values, band.estimate)
             np.testing.assert_array_equal(curves.low, band.low)
             np.testing.assert_array_equal(curves.high, band.high)
-            one = study.curve(norm, view=view, layers=1, model="tiny").scaled()
+            one = study.curve(norm, layers=1, model="tiny", **choice).scaled()
             np.testing.assert_allclose(curves.layers[1], one.estimate, rtol=1e-9)
     assert series.verdict.lines[0].startswith(
         f"Pooled over heads and layers (share): {study.curve('share', model='tiny').verdict}; head/middle "
@@ -212,17 +386,22 @@ def test_a_study_has_the_numbers_of_its_own_methods(study_folder: tuple[Path, St
     panel = series.tables["panel"]
     for cells, row in zip(panel.rows, study.artefact_panel("tiny"), strict=True):
         assert cells[0] == row.name
-        assert cells[2] == end_text(row.curves["share"].head_middle)
-        assert cells[5] == end_text(row.curves["log_share"].tail_middle)
+        assert ", ".join(cells[2].split("\n")) == end_text(row.curves["share"].head_middle)
+        assert ", ".join(cells[5].split("\n")) == end_text(row.curves["log_share"].tail_middle)
     parts = study.decompose(model="tiny")
     assert series.tables["decomposition"].rows[0] == ("position", interval_text(parts.position))
     assert series.budget == study.budget("tiny")
 
 
-def test_heads_of_a_study_are_their_own_curves() -> None:
+@pytest.mark.parametrize("design", ["cyclic", "insertion"])
+def test_heads_of_a_study_are_their_own_curves(design: str) -> None:
     study = make_study(n_questions=7, n_layers=3, n_heads=2)
+    if design == "insertion":  # of each question one document is followed, which stands elsewhere in every order
+        facts = [[{"gold_position": (q + o) % 4} for o in range(4)] for q in range(7)]
+        data = replace(study.of(), facts={"asked": facts})
+        study = Study({"tiny": data}, replace(study.options, design=design))
     for norm in ("share", "log_share", "mass"):
-        profiles = head_profiles(study, norm)
+        profiles = study.head_profiles(norm)
         values, bounds = summarised(profiles, is_log=True)
         for layer in range(3):
             for head in range(2):
@@ -256,13 +435,13 @@ def test_a_verdict_on_the_raw_curve_says_whether_it_holds_without_artefacts() ->
         PanelRow("null", "nothing asked", even),
     )
     assert (study.claim(), flat.claim()) == ("head", "flat")
-    found = study_verdict(study, raised, rows)
+    found = study_verdict(study, raised, rows, None)
     assert "without known artefacts the verdict is not the same" in found.headline
     assert "The verdict is not the same without known artefacts: flat in sinks apart." in found.lines
     assert "Head: raised in raw, trimmed; even in sinks apart." in found.lines
     assert "Nothing was there to take out, so it is the raw curve again: trimmed." in found.lines
     assert not [line for line in found.lines if "null" in line]
-    robust = study_verdict(study, raised, (rows[0], rows[2]))
+    robust = study_verdict(study, raised, (rows[0], rows[2]), None)
     assert robust.headline == STUDY_WORDS["head"]
 
 

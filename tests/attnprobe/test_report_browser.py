@@ -16,6 +16,7 @@ from reports import hostile_run, write_folder, write_study
 from runs import make_run
 from text_runs import prompt_segments, text_run
 
+from attnprobe.report.heatmap import write_heatmap
 from attnprobe.report.report import write_report
 from attnprobe.run import Run
 
@@ -28,12 +29,12 @@ def opened(_browser: Any) -> Iterator[Any]:
     contexts = []
     pages = []
 
-    def open_page(path: Path, **options: Any) -> Any:
+    def open_page(path: Path, has_plots: bool = True, **options: Any) -> Any:
         contexts.append(_browser.new_context(**options))
         watched = Watched(contexts[-1].new_page())
         pages.append(watched)
         page = watched.open(path)
-        if options.get("java_script_enabled", True):
+        if has_plots and options.get("java_script_enabled", True):
             page.wait_for_selector("#curve-plot .main-svg", state="attached")
         return page
 
@@ -99,7 +100,16 @@ def test_a_study_draws_its_bands_in_every_view(opened: Any, study_report: tuple[
         for meta, expected in (("curve", band.estimate), ("low", band.low), ("high", band.high)):
             np.testing.assert_allclose(traces(page, meta=meta)[0]["y"], expected, rtol=1e-12)
     np.testing.assert_allclose(traces(page, meta="uniform")[0]["y"], study.uniform(), rtol=1e-12)
+    variants: dict[str, dict[str, Any]] = {"null": {"variant": "null"}, "preamble": {"variant": "preamble"}}
+    for view, choice in (variants | {"calibrated": {"calibrated": True}}).items():
+        page.select_option("#curve-view", view)
+        band = study.curve("share", **choice).scaled()
+        for meta, expected in (("curve", band.estimate), ("low", band.low), ("high", band.high)):
+            np.testing.assert_allclose(traces(page, meta=meta)[0]["y"], expected, rtol=1e-12)
+    assert traces(page, meta="uniform")[0]["y"] == [1, 1, 1, 1]  # calibrated: a ratio, and no percentage
+    assert page.evaluate("document.getElementById('curve-plot').layout.yaxis.tickformat") is None
     page.select_option("#curve-view", "raw")
+    assert "secondary sinks count to the documents" in page.locator("#curve-caption").inner_text()
     assert len(traces(page, meta="member")) == 6
     page.select_option("#curve-layer", "1")
     np.testing.assert_allclose(traces(page)[0]["y"], study.curve(layers=1).scaled().estimate, rtol=1e-5)
@@ -119,9 +129,11 @@ def test_a_cell_of_the_map_shows_its_head(opened: Any, report: Path, run: Run) -
         np.testing.assert_allclose(own["y"], expected.values, rtol=1e-5)
         assert f"head/middle of the share {expected.head_middle:.2f}" in page.locator("#explorer-status").inner_text()
 
-    # At first the head with the largest ratio.
-    ratios = {(x, h): run.curve(layers=x, heads=h).head_middle or 0.0 for x in run.layers for h in range(3)}
-    assert shown() == max(ratios, key=lambda cell: ratios[cell])
+    # At first the head that gives documents most, not the one with the largest ratio.
+    cells = [(number, head) for number in run.layers for head in range(3)]
+    mass = run.document_mass().sum(axis=-1).reshape(-1)
+    ratios = [run.curve(layers=layer, heads=head).head_middle or 0.0 for layer, head in cells]
+    assert shown() == cells[int(mass.argmax())] != cells[int(np.argmax(ratios))]
     check()
     cells = page.locator("#explorer-map .nsewdrag")
     area = cells.bounding_box()
@@ -168,6 +180,8 @@ def test_downloads_hold_the_data(opened: Any, report: Path, run: Run) -> None:
     assert sum(budget.values()) == pytest.approx(1, abs=1e-6)
     (prompt,) = rows("prompts")
     assert (prompt["prompt"], prompt["answer"]) == ("q1", "47 days")
+    assert float(prompt["head/middle"]) == run.curve().head_middle
+    assert float(prompt["sinks"]) == pytest.approx(run.budget()["sink"], abs=1e-9)
 
 
 def test_hostile_texts_run_nothing(opened: Any, tmp_path: Path) -> None:
@@ -279,6 +293,67 @@ def test_the_page_does_not_scroll_sideways(
         assert 0.85 * width * (0.8 if width > 1000 else 1) < drawn["width"] <= width
 
 
+LONG = "x" * 200
+
+
+@pytest.fixture(scope="module")
+def long_report(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Reports of names, ids, questions and answers of 200 characters without a space; one and two sources."""
+    folder = tmp_path_factory.mktemp("long")
+    run = text_run(prompt_segments(["One.", "Two.", "Three."], question=LONG), f" {LONG}")
+    spans = tuple(replace(span, name=LONG + span.name) if span.kind == "document" else span for span in run.spans)
+    manifest = {"model": {"name": LONG}, "capture": {"answer": "forced"}}
+    runs = [replace(run, spans=spans, prompt_id=f"{number}{LONG}", manifest=manifest) for number in range(2)]
+    sources = [write_folder(folder / f"{number}{LONG}", runs[: number + 1]) for number in range(2)]
+    write_heatmap(runs[0], folder / f"{LONG}.html")
+    pages = [write_report(sources[:n], folder / f"{n}.html").page for n in (1, 2)]
+    return [*pages, folder / f"{LONG}.html"]
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_long_names_stay_inside_the_page(opened: Any, long_report: list[Path], width: int, number: int) -> None:
+    page = opened(long_report[number], has_plots=number < 2, viewport={"width": width, "height": 800})
+    page.evaluate("document.querySelectorAll('details').forEach((one) => (one.open = true))")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    wide = page.evaluate(
+        """(width) => [...document.querySelectorAll("main *, header *, .tm *")]
+            .filter((e) => !e.closest("svg, .scrolls, .unseen, .js-plotly-plot"))
+            .filter((e) => e.getBoundingClientRect().right > width + 1)
+            .map((e) => e.outerHTML.slice(0, 100))""",
+        width,
+    )
+    assert wide == []
+
+
+def test_tables_fit_wide_screens_and_are_cards_on_narrow_ones(opened: Any, study_report: tuple[Path, Any]) -> None:
+    wider = "(id) => [...document.querySelectorAll(`#${id} .scrolls`)].some((e) => e.scrollWidth > e.clientWidth)"
+    for width in (1280, 390):
+        page = opened(study_report[0], viewport={"width": width, "height": 800})
+        for section in ("panel", "prompts"):
+            assert not page.evaluate(wider, section), (width, section)
+    page.set_viewport_size({"width": 700, "height": 900})  # of a sheet of paper between its margins
+    page.emulate_media(media="print")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 700
+    page.emulate_media(media="screen")
+    label = "getComputedStyle(document.querySelector('#panel td:nth-child(3)'), '::before').content"
+    assert page.evaluate(label) == '"head/middle, pooled"'
+
+
+def test_print_keeps_the_text_of_a_run(opened: Any, tmp_path: Path) -> None:
+    run = text_run(prompt_segments(["Some words are here. " * 400] * 3))
+    run.save(tmp_path / "run.safetensors")
+    page = opened(write_report([tmp_path / "run.safetensors"], tmp_path / "r.html").page)
+    page.evaluate(
+        "addEventListener('beforeprint', () => { globalThis.printed = document.querySelectorAll('.tm-t').length; })"
+    )
+    page.pdf()
+    assert page.evaluate("globalThis.printed") == len(run.token_ids)
+    page.emulate_media(media="print")
+    height, inner = page.evaluate("['#text-map', '.tm-text'].map((name) => document.querySelector(name).offsetHeight)")
+    assert height >= inner > 1000
+
+
 def test_print_has_the_tables_and_light_plots(opened: Any, report: Path, run: Run) -> None:
     page = opened(report, color_scheme="dark")
     assert page.locator("details").first.get_attribute("open") is None
@@ -313,6 +388,7 @@ def test_without_javascript_the_numbers_are_there(opened: Any, report: Path, run
 
 def test_hover_gives_the_value(opened: Any, report: Path, run: Run) -> None:
     page = opened(report)
+    page.locator("#curve-plot").scroll_into_view_if_needed()
     point = page.locator("#curve-plot .scatterlayer .points path").nth(2).bounding_box()
     page.mouse.move(point["x"] + point["width"] / 2, point["y"] + point["height"] / 2)
     page.wait_for_selector("#curve-plot .hovertext")

@@ -24,14 +24,9 @@ from transformers import (
 )
 
 from attnprobe.errors import InputError
-from attnprobe.rope import (
-    RopeOverride,
-    apply_rope,
-    assert_rope_applied,
-    parse_rope,
-    rope_in_use,
-    trained_positions,
-)
+from attnprobe.rope import apply_rope, trained_positions
+from attnprobe.rope_frequencies import assert_rope_applied, rope_in_use
+from attnprobe.rope_parse import RopeOverride, parse_rope
 
 # 5.17 fails in the second forward pass of a nested longrope; when it was mended is not known
 OLD_TRANSFORMERS = Version(transformers.__version__) < Version("5.18")
@@ -170,7 +165,7 @@ def test_any_text_is_read_or_refused_with_an_input_error(text: str) -> None:
 @pytest.mark.parametrize(
     ("spec", "says"),
     [
-        ("yarm:factor=4", "valid kinds: linear, dynamic, ntk, yarn, llama3, longrope, theta, none"),
+        ("yarm:factor=4", "valid kinds: linear, dynamic, ntk, yarn, llama3, longrope, proportional, theta, none"),
         ("", "unknown kind"),
         ("yarn:factor=4,beta=3", 'unknown key "beta"; "yarn" takes: factor, original_max_position_embeddings'),
         ("linear:factor=2,beta_fast=3", 'unknown key "beta_fast"'),

@@ -311,7 +311,7 @@ def test_a_damaged_file_is_named(lm: ap.LanguageModel, tmp_path: Path) -> None:
     with pytest.raises(ap.RunFileError, match=file.name):
         Study.load(tmp_path)
     file.unlink()
-    with pytest.raises(ap.RunFileError, match=r"missing.*run the study again"):
+    with pytest.raises(ap.RunFileError, match=r"missing.*run the same command again"):
         Study.load(tmp_path)
     with pytest.raises(InputError, match="holds no study"):
         Study.load(tmp_path / "other")

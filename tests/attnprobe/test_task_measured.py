@@ -10,7 +10,7 @@ import pytest
 import attnprobe as ap
 from attnprobe.tasks.filler_control import filler_control
 from attnprobe.tasks.items import read_items
-from attnprobe.tasks.measured import greedy_reply, measure_cell
+from attnprobe.tasks.measured import evidence_arrays, greedy_reply, measure_cell
 from attnprobe.tasks.needle_sweep import needle_sweep
 from attnprobe.tasks.niah import niah
 from attnprobe.tasks.outcome import outcome_of
@@ -122,3 +122,19 @@ def test_a_reply_ends_where_generation_ends(make_lm: Any) -> None:
     reply = greedy_reply(lm, encoded, 8, ap.PrefixCache())
     end = own.answer_ids.index(own.answer_ids[3])
     assert reply == lm.tokenizer.decode(own.answer_ids[:end], skip_special_tokens=True)
+
+
+def test_the_arrays_of_the_evidence_are_undefined_in_layers_that_do_not_see_it(make_lm: Any) -> None:
+    lm = make_lm("gpt_oss")  # every other layer has a window that ends behind the needle
+    cell = next(s for s in needle_sweep(read_items()[:1], 4) if s.condition == {"position": 1}).build(lm.tokenizer)
+    outcome, run = measure_cell(lm, cell, max_new_tokens=0)
+    mass, advantage = evidence_arrays(run, cell.needles)
+    assert np.isnan(mass).all(axis=1).tolist() == [True, False, True]
+    assert np.isnan(advantage).all(axis=1).tolist() == [True, False, True]
+    plain = ap.measure(lm, cell.prompt, answer=cell.gold)
+    span = plain.document_spans[1]
+    np.testing.assert_allclose(mass[1], plain.mass[1, :, span], atol=1e-6)
+    assert outcome.mass == pytest.approx(float(plain.mass[..., span].mean()), abs=1e-6)
+    assert outcome.advantage == pytest.approx(float(advantage[1].mean()), abs=1e-9)
+    nothing = evidence_arrays(run, ())
+    assert all(np.isnan(array).all() for array in nothing)

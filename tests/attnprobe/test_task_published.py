@@ -41,6 +41,40 @@ def test_other_documents_and_metrics_are_flagged_and_interpolated() -> None:
         assert "not comparable" in repr(row)
 
 
+def test_the_user_s_own_positions_and_documents_count() -> None:
+    own = [0.75, 0.57, 0.53, 0.55, 0.63]
+    row = beside_published(own, "best_subspan_em", [0, 4, 9, 14, 19], 20)[0]
+    assert row.not_comparable == ()
+    assert (row.yours, row.tested) == (tuple(own), (True,) * 5)
+    row = beside_published([0.2, 0.8], "best_subspan_em", [4, 14], 20)[0]
+    assert row.yours == (None, pytest.approx(0.2), pytest.approx(0.5), pytest.approx(0.8), None)
+    assert "- 0.2" in repr(row)
+    json.dumps(row.to_dict(), allow_nan=False)
+    with pytest.raises(InputError, match="ascending, 0 to 9"):
+        beside_published([0.2, 0.8], "strict", [4, 14], 10)
+
+
+def test_the_figures_are_those_of_the_sources() -> None:
+    """Transcribed apart from the module: percent, as printed."""
+    table = """
+        GPT-3.5-Turbo 75.8 57.2 53.8 55.4 63.2 56.1 88.3
+        Claude-1.3 59.9 55.9 56.8 57.2 60.1 48.3 76.1
+        MPT-30B-Instruct 53.7 51.8 52.2 52.7 56.3 31.5 81.9
+        LongChat-13B-16k 68.6 57.4 55.3 52.5 55.0 35.0 83.4
+        Llama-2-70B-chat 56.8 53.3 54.1 59.7 69.5 35.3 84.7
+    """
+    for curve, line in zip(BY_POSITION, table.split("\n")[1:], strict=False):
+        model, *figures = line.split()
+        assert curve.model == model
+        assert [*curve.accuracy, curve.closed_book, curve.oracle] == pytest.approx([float(x) / 100 for x in figures])
+    nolima, ruler = BY_LENGTH
+    assert {curve.model for curve in BY_LENGTH} == {"Llama-3.1-8B"}
+    assert "NoLiMa" in nolima.source
+    assert (nolima.base, nolima.tokens, nolima.accuracy) == (0.767, (1_000, 32_000), (0.657, 0.142))
+    assert "RULER" in ruler.source
+    assert (ruler.tokens, ruler.accuracy) == ((4_000, 128_000), (0.955, 0.770))
+
+
 @pytest.mark.parametrize("bad", [[0.5], [50.0, 60.0], [0.5, float("nan")], [[0.5, 0.5]]])
 def test_what_is_no_curve_is_refused(bad: list[float]) -> None:
     with pytest.raises(InputError, match="give two fractions or more, one a position"):

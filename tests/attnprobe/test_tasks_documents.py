@@ -298,3 +298,20 @@ def test_a_cell_that_cannot_be_built_is_named() -> None:
 
     with pytest.raises(InputError, match="needle_sweep/long/position=0/0: "):
         spec.build(NoOffsets())
+
+
+def test_where_no_evidence_is_marked_the_only_document_with_the_answer_is_taken(tmp_path: Path) -> None:
+    def record(id: str, *documents: str) -> str:
+        return json.dumps({"id": id, "question": "How many?", "answer": "62 boats", "documents": documents})
+
+    file = tmp_path / "prompts.jsonl"
+    one, two = "There are sixty-two boats.", "Another 62 boats came."
+    file.write_text("\n".join([record("a", "No.", one), record("b", one, two), record("c", "No.", "Nothing here.")]))
+    found = multi_doc(file, 2, with_baselines=False)
+    assert [(cell.item, cell.needles, texts(cell)[cell.needles[0]]) for cell in built(found.specs)] == [
+        ("a", (0,), one),
+        ("a", (1,), one),
+    ]
+    assert found.warnings == ("1 question marks no evidence; the only document that holds the answer was taken for it",)
+    assert [line.split("question ")[1][:3] for line in found.refused] == ['"b"', '"c"']
+    assert all("not exactly one of them holds the answer" in line for line in found.refused)

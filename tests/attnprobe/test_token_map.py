@@ -108,10 +108,15 @@ def test_single_answer_tokens_decode_to_the_runs_masses() -> None:
     heads = payload["row_heads"]["heads"]
     assert len(heads) == 18  # all of them
     one = run.row_mass[0, 0].size * 8 * 4 / 3
-    some = token_map(run, heads=[(3, 1), (0, 2), (5, 0)], limits=Limits(rows=int(2.5 * one)))["row_heads"]
+    some = token_map(run, heads=[(3, 1), (0, 2), (5, 0)], limits=Limits(rows=int(2.5 * one), heads=0))["row_heads"]
     assert some["heads"] == [(3, 1), (0, 2)]
     assert_near(masses(some["top_mass"], 2, *run.top_mass.shape[2:]), run.top_mass[(3, 0), (1, 2)])
-    assert token_map(run, limits=Limits(rows=int(0.9 * one)))["row_heads"] is None
+    assert token_map(run, limits=Limits(rows=int(0.9 * one), heads=0))["row_heads"] is None
+    # All heads stand beside the rest of the page, or the chosen ones do.
+    rest = len(json_text({**payload, "row_heads": None}))
+    for page, n_heads in ((rest + 18 * one + 100, 18), (rest + 17 * one, 2)):
+        some = token_map(run, limits=Limits(rows=int(2.5 * one), page=int(page)))["row_heads"]
+        assert len(some["heads"]) == n_heads
     index = tuple(np.array(heads).T)
     shape = run.row_mass[index].shape
     assert_near(masses(payload["row_heads"]["mass"], *shape), run.row_mass[index])
@@ -346,7 +351,7 @@ HOSTILE = (
 def test_hostile_texts_stand_in_the_page_as_data_only(tmp_path: Path) -> None:
     run = replace(text_run(prompt_segments(HOSTILE)), prompt_id="</title><script>alert(1)</script>")
     page = write_heatmap(run, tmp_path / "page.html").read_text(encoding="utf-8")
-    assert page.count("<script") == page.count("</script>") == 7  # five of ours, the start, the data
+    assert page.count("<script") == page.count("</script>") == 8  # six of ours, the start, the data
     assert "<!--" not in page
     assert "<img" not in page
     assert not re.search("[\u2028\u2029\x00\x07\x1b]", page)

@@ -53,8 +53,8 @@ def write_study(folder: Path, names: Sequence[str] = ("tiny",), n_questions: int
     logits = {word: float(rng.normal(0, 0.7)) for word in _WORDS}
     lm = additive_lm(list(_WORDS), np.linspace(1, 0, 40), logits, position_layers={0, 2})
     lms = [replace(lm, source=replace(lm.source, name=name)) for name in names]
-    choices: dict[str, Any] = {"variants": ("null", "preamble")} | options
-    return ap.rotate(lms, prompts, answers=["north west"] * n_questions, out=folder, **choices)
+    choices: dict[str, Any] = {"variants": ("null", "preamble"), "answers": ["north west"] * n_questions} | options
+    return ap.rotate(lms, prompts, out=folder, **choices)
 
 
 def hostile_run(**changes: Any) -> Run:

@@ -5,11 +5,6 @@ AttnprobeTokenMap.mount = (() => {
   const { percent, rowText, statusText, spanParts, tipLines, helpDialog } = AttnprobeTokenMap.words;
   const DECADES = 3; // of the logarithmic scale, down from its largest value
   const MOST_HITS = 20000;
-  const BUDGET = [
-    ["sink", "sink"], ["learned_sink", "learned sink"], ["template", "template"], ["marker", "markers"],
-    ["system", "system"], ["document", "documents"], ["other", "other text"], ["question", "question"],
-    ["answer", "answer so far"],
-  ];
   const mounted = new WeakMap(); // place -> what ends the listeners of the map in it
   return function mount(place, payload, options = {}) {
     mounted.get(place)?.abort();
@@ -78,15 +73,21 @@ AttnprobeTokenMap.mount = (() => {
           step("previous answer token", "‹", () => moveRow(-1)), step("next answer token", "›", () => moveRow(1))),
         helpButton),
       moreControls, legend);
+    const heaviest = AttnprobeTokenMap.heaviest(model, (cell) => setCursor(cell, "center"), () => pane.focus());
     const pane = element("div", { class: "tm-text", role: "group", tabindex: 0,
       "aria-label": "the prompt's text and the answer; arrow keys move from token to token" });
     const notes = element("div", { class: "tm-notes" });
     const scroller = element("div", { class: "tm-scroll" }, budget, status, notes, pane);
-    const root = element("div", { class: options.page ? "tm tm-page" : "tm" }, controls, scroller, tooltip, help);
+    const root = element("div", { class: options.page ? "tm tm-page" : "tm" },
+      controls, heaviest.element, scroller, tooltip, help);
     const wide = window.matchMedia("(min-width: 601px)");
     const fold = () => { moreControls.open = wide.matches; };
     wide.addEventListener("change", fold, { signal });
     fold();
+    const roomy = window.matchMedia("(min-width: 1100px)"); // as in the style sheet: the list stands beside the text
+    const foldList = () => { heaviest.element.open = roomy.matches; };
+    roomy.addEventListener("change", foldList, { signal });
+    foldList();
     place.replaceChildren(root);
     for (const warning of payload.warnings) notes.append(element("p", { class: "tm-warning" }, shown(warning)));
 
@@ -146,12 +147,14 @@ AttnprobeTokenMap.mount = (() => {
       head.hidden = view.source !== "head";
       layer.value = view.layer;
       head.value = view.head;
+      for (const option of head.options) option.disabled = !model.hasHead({ ...view, head: Number(option.value) });
       row.value = view.row ?? "";
       paintAll();
       showShares();
       showLegend();
       status.textContent = statusText(model, view, found);
       drawOverview();
+      heaviest.draw(found, inScale);
       if (!tooltip.hidden && tipCell >= 0) showTooltip(tipCell);
     }
 
@@ -174,20 +177,21 @@ AttnprobeTokenMap.mount = (() => {
       if (!masses) return;
       const bar = element("div", { class: "tm-budget-bar", "aria-hidden": "true" });
       const list = element("ul", { class: "tm-budget-list", "aria-label": "where the attention goes" });
-      for (const [kind, name] of BUDGET) {
-        if (!spans.some((span) => span.kind === kind)) continue;
+      for (const [kind, name] of payload.kinds) {
+        if (!spans.some((span) => span.part === kind)) continue;
         let mass = 0;
-        spans.forEach((span, i) => { if (span.kind === kind) mass += masses[i]; });
-        const part = element("span", { class: `tm-part tm-part-${kind}` });
+        spans.forEach((span, i) => { if (span.part === kind) mass += masses[i]; });
+        const part = element("span", { class: `tm-part kind-${kind}` });
         part.style.flexGrow = mass;
         bar.append(part);
-        list.append(element("li", {}, element("i", { class: `tm-swatch tm-part-${kind}` }),
+        list.append(element("li", {}, element("i", { class: `tm-swatch kind-${kind}` }),
           `${name} ${least}${percent(mass)}`));
       }
       budget.append(bar, list);
     }
 
     function showLegend() {
+      legend.hidden = high === 0;
       const middle = view.log ? Math.sqrt(low * high) : high / 2;
       const tick = (value, prefix = "") => element("span", {}, `${prefix}${percent(value)}`);
       legend.replaceChildren(
@@ -373,6 +377,7 @@ AttnprobeTokenMap.mount = (() => {
       ".": () => moveRow(1),
       "/": () => { moreControls.open = true; search.focus(); search.select(); },
       "?": () => help.showModal(),
+      h: heaviest.focus,
       Enter: () => { if (cursor >= 0) pickRow(cursor); },
       Escape: () => { hideTooltip(); },
     };

@@ -60,6 +60,12 @@ globalThis.AttnprobeTokenMap = (() => {
     const headPlace = new Map();
     if (payload.row_heads) payload.row_heads.heads.forEach(([layer, head], i) => headPlace.set(`${layer}:${head}`, i));
 
+    // Whether the page has numbers of a view's head.
+    function hasHead(view) {
+      if (view.row !== null) return headPlace.has(`${view.layer}:${view.head}`);
+      return Boolean(payload.by_head) || payload.chosen.some(([l, h]) => l === view.layer && h === view.head);
+    }
+
     // Range of layer indices that a view averages.
     function layersOf(view) {
       if (view.source !== "band") return [view.layer, view.layer + 1];
@@ -284,9 +290,10 @@ globalThis.AttnprobeTokenMap = (() => {
     }
 
     return {
-      payload, nTokens, nRows, starts, stops, spanOf, cells, cellOf, sentences, values,
+      payload, nTokens, nRows, starts, stops, spanOf, cells, cellOf, sentences, values, hasHead,
       scaffold: spans.map((span) => SCAFFOLD.has(span.kind)),
       nCells: cells.length - 1,
+      kindNames: new Map(payload.kinds),
       cellStart: (cell) => starts[cells[cell]],
       cellStop: (cell) => stops[cells[cell]],
       cellEnd: (cell) => (cell + 1 < cells.length - 1 ? starts[cells[cell + 1]] : payload.text.length),

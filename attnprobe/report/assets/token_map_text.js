@@ -56,7 +56,7 @@ AttnprobeTokenMap.text = (() => {
     payload.blocks.forEach(([spanIndex, first, last], blockIndex) => {
       const span = payload.spans[spanIndex];
       const stop = payload.pieces[last - 1][2];
-      const name = blockName(span);
+      const name = blockName(model, span);
       const block = element("section", { class: `tm-block tm-${span.kind}`, "aria-label": name });
       const share = element("span", { class: "tm-share" });
       if (model.scaffold[spanIndex]) {
@@ -173,10 +173,10 @@ AttnprobeTokenMap.text = (() => {
     return { blocks, chunks, live, sentenceElements, elementOf, makeAllLive, makeFarPlain };
   }
 
-  function blockName(span) {
+  function blockName(model, span) {
     if (span.kind === "document") return `document ${span.document}, ${shown(span.name)}`;
     if (span.kind === "other") return shown(span.name);
-    return { sink: "attention sink", template: "chat template", marker: "marker" }[span.kind] ?? span.kind;
+    return model.kindNames.get(span.part);
   }
 
   return { shown, element, lay, blockName };

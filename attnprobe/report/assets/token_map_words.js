@@ -6,7 +6,8 @@ AttnprobeTokenMap.words = (() => {
   const KEYS = [
     ["← →", "previous, next token"], ["↑ ↓", "token above, below"], ["n p", "next, previous document"],
     ["[ ]", "previous, next layer"], ["{ }", "previous, next head"], [", .", "previous, next answer token"],
-    ["Enter", "on an answer token: show what it looked at"], ["/", "search"], ["?", "this help"], ["Esc", "close"],
+    ["Enter", "on an answer token: show what it looked at"], ["h", "the list of the heaviest; ↑ ↓ Enter in it"],
+    ["/", "search"], ["?", "this help"], ["Esc", "close"],
   ];
 
   const number = (value) => {
@@ -50,12 +51,35 @@ AttnprobeTokenMap.words = (() => {
       keys: `The ${payload.keys?.k} heaviest tokens of ${view.source === "layer" ? "this" : "each"} layer are kept; `
         + "of the others a bound is known.",
       tops: "The heaviest token of every document and other span is kept; the others got no more.",
-      none: "No numbers are kept for this choice: "
-        + (view.row === null ? "this head has none in the page; name it when the page is made."
-          : view.source === "head" ? "this head's single answer tokens were not measured, or did not fit the page."
-            : "single answer tokens were not measured, or did not fit the page."),
+      none: `No numbers are kept for this choice: ${whyNone(model, view)}`,
     }[found.kind];
-    return `${where}; ${when}. ${what}`;
+    return `${where}; ${when}. ${what}${found.kind === "none" ? "" : whyNoDensity(model, view, found)}`;
+  }
+
+  // Why there is nothing to show, and what to do about it.
+  function whyNone({ payload }, view) {
+    if (view.source !== "head") return "the heaviest tokens of single answer tokens were not measured (extra keys).";
+    if (view.row !== null && !payload.has_tops) {
+      return "the heaviest token of each part was not measured for single heads (extra top, with rows).";
+    }
+    const name = `${payload.layers[view.layer]}:${view.head}`;
+    const which = view.row === null ? "this head's masses" : "its single answer tokens";
+    return `${which} did not fit; a page made with --heads ${name} has them.`;
+  }
+
+  // Why masses of documents and other parts come without density; nothing where they have one.
+  function whyNoDensity({ payload }, view, found) {
+    if (found.spanDensity) return "";
+    if (!payload.has_rows) return " Documents and other parts have no density, as the run kept no rows.";
+    if (found.isLeast) {
+      const kept = payload.row_spans ? "are kept for bands of layers only" : "take more room than the page has";
+      return ` Of documents and other parts only a least mass is known, and no density: for one answer token, these ${kept}.`;
+    }
+    if (view.row === null) {
+      const kept = payload.density ? "are kept for layers, not for single heads" : "take more room than the page has";
+      return ` Densities of documents and other parts ${kept}.`;
+    }
+    return " Densities of single answer tokens are not known, as the layers or rows do not all see the last tokens.";
   }
 
   // What is known about a span: its mass and density.
@@ -77,7 +101,7 @@ AttnprobeTokenMap.words = (() => {
     const label = raw ? visibly(raw) : `id ${payload.ids_without_text[first]}, no text`;
     const lines = [label];
     const last = n > 1 ? `-${first + n - 1} (pieces of one character)` : "";
-    lines.push(`token ${first}${last} of ${model.nTokens} · ${blockName(span)}`);
+    lines.push(`token ${first}${last} of ${model.nTokens} · ${blockName(model, span)}`);
     const sum = (values, from, to) => values.subarray(from, to).reduce((total, value) => total + value, 0);
     // Behind a mass of the tokens [from, to): how many times what even attention would give them.
     const timesEven = (from, to, ...limits) => {
@@ -129,5 +153,5 @@ AttnprobeTokenMap.words = (() => {
       + "a range is given where a number is not known exactly, and of text without colour only a bound is known."),
     element("form", { method: "dialog" }, element("button", {}, "Close")));
 
-  return { percent, rowText, statusText, spanParts, tipLines, helpDialog };
+  return { percent, visibly, rowText, statusText, spanParts, tipLines, helpDialog };
 })();

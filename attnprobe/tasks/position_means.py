@@ -1,8 +1,9 @@
-"""Log-probability of the answer by position: a contrast within items, or gold less foil.
+"""Log-probability of the answer, and attention to its evidence, by position: means over items, contrasts within them.
 
-It is the sum over the answer's tokens, without the end of sequence, in nats. Answers differ in length and in how likely
-they are anyway, so the level of ``logprob`` says nothing across items: each item's mean over positions is taken out.
-``margin``, the gold answer's less that of a wrong one of the same form, keeps its level: above 0 the gold one wins.
+Log-probabilities are sums over the answer's tokens, without the end of sequence, in nats. Answers differ in length and
+in how likely they are anyway, so the level of ``logprob`` says nothing across items: each item's mean over positions is
+taken out. ``margin``, the gold answer's less that of a wrong one of the same form, keeps its level: above 0 the gold
+one wins. So do ``mass`` and ``advantage`` of the evidence.
 """
 
 from __future__ import annotations
@@ -19,25 +20,24 @@ from attnprobe.tasks.accuracy import EndContrast, end_contrasts
 from attnprobe.tasks.cell import Condition
 from attnprobe.tasks.item_intervals import left_out
 from attnprobe.tasks.item_table import item_table
-from attnprobe.tasks.outcome import ConditionValue, Outcome
-
-NATS = ("logprob", "margin")
+from attnprobe.tasks.outcome import ATTENTION, NATS, ConditionValue, Outcome
 
 
 @dataclass(frozen=True, eq=False)
-class LogprobByPosition:
-    """Result of :func:`logprob_by_position`.
+class PositionMeans:
+    """Result of :func:`means_by_position`.
 
     Parameters
     ----------
     metric
-        ``logprob`` or ``margin``.
+        ``logprob``, ``margin``, ``mass`` or ``advantage``.
     positions
         As the condition has them.
     band
-        Nats, mean over items, with a simultaneous band. Of ``logprob`` each item less its own mean over positions.
+        In the metric's unit, mean over items, with a simultaneous band. Of ``logprob`` each item less its own mean over
+        positions. The band is that of the shape, items' levels taken out, but for ``margin``.
     head_minus_middle, tail_minus_middle
-        Nats; None with two positions or fewer.
+        None with two positions or fewer.
     n
         Items with a value at every position; the others are left out.
     warnings
@@ -54,7 +54,7 @@ class LogprobByPosition:
 
     def __repr__(self) -> str:
         curve = " ".join(short_number(float(value)) for value in self.band.estimate)
-        return f"LogprobByPosition({self.metric}: {curve} nats, n={self.n})"
+        return f"PositionMeans({self.metric}: {curve}, n={self.n})"
 
     def to_dict(self) -> dict[str, Any]:
         """Everything in JSON's terms."""
@@ -70,7 +70,7 @@ class LogprobByPosition:
         }
 
 
-def logprob_by_position(
+def means_by_position(
     outcomes: Iterable[Outcome],
     metric: str = "logprob",
     axis: str = "position",
@@ -79,15 +79,15 @@ def logprob_by_position(
     level: float = 0.95,
     seed: Seed = 0,
     middle: str = "default",
-) -> LogprobByPosition:
-    """Compare how probable the answer is with its evidence at different positions.
+) -> PositionMeans:
+    """Compare how probable the answer is, or how much attention the evidence gets, at different positions of it.
 
     Parameters
     ----------
     outcomes
         Of a sweep of the evidence through positions or depths.
     metric
-        ``logprob`` or ``margin``.
+        ``logprob``, ``margin``, ``mass`` or ``advantage``.
     axis, where, pool
         As in :func:`attnprobe.tasks.item_table.item_table`.
     level, seed
@@ -100,18 +100,17 @@ def logprob_by_position(
     InputError
         For another metric, outcomes that do not fit together, arguments out of range.
     """
-    if metric not in NATS:
-        raise InputError(f"metric {metric!r} is not in nats; expected one of {', '.join(NATS)}")
+    if metric not in (*NATS, *ATTENTION):
+        raise InputError(f"metric {metric!r} has no mean here; expected one of {', '.join((*NATS, *ATTENTION))}")
     table = item_table(outcomes, metric, axis, where, pool)
     full = table.complete()
-    within = metric == "logprob"
-    values = full.values - full.values.mean(axis=1, keepdims=True) if within else full.values
+    values = full.values - full.values.mean(axis=1, keepdims=True) if metric == "logprob" else full.values
     head, tail = end_contrasts(full.values, fraction("level", level), seed, middle, span=None)
     note = left_out(len(table.items), len(full.items))
-    return LogprobByPosition(
+    return PositionMeans(
         metric=metric,
         positions=table.levels,
-        band=simultaneous_band(values, level, seed, centred=within),
+        band=simultaneous_band(values, level, seed, centred=metric != "margin"),
         head_minus_middle=head,
         tail_minus_middle=tail,
         n=len(full.items),

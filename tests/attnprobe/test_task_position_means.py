@@ -8,8 +8,8 @@ from scipy import stats
 from task_outcomes import sweep
 
 from attnprobe.errors import InputError
-from attnprobe.tasks.logprob import logprob_by_position
 from attnprobe.tasks.outcome import Outcome
+from attnprobe.tasks.position_means import means_by_position
 
 CURVE = np.array([0.0, -1.0, -2.0, -1.0, -0.5])
 
@@ -18,7 +18,7 @@ def test_items_levels_are_taken_out_of_the_curve_and_its_band() -> None:
     rng = np.random.default_rng(0)
     level = -3 - 30 * rng.random((14, 1))  # answers of one token and of twenty
     values = level + CURVE + 0.2 * rng.normal(size=(14, 5))
-    found = logprob_by_position(sweep(values, "position", range(5), "logprob"))
+    found = means_by_position(sweep(values, "position", range(5), "logprob"))
     within = values - values.mean(axis=1, keepdims=True)
     assert found.band.estimate == pytest.approx(within.mean(axis=0))
     assert (found.band.low <= CURVE - CURVE.mean()).all()
@@ -40,24 +40,36 @@ def test_the_margin_keeps_its_level() -> None:
         for i in range(8)
         for k in range(3)
     ]
-    found = logprob_by_position(outcomes, "margin")
+    found = means_by_position(outcomes, "margin")
     assert found.band.estimate == pytest.approx([2.0, 2.1, 2.2])
     assert found.head_minus_middle.interval.estimate == pytest.approx(-0.1)
     with pytest.raises(InputError, match="no outcome has margin"):
-        logprob_by_position(sweep(gold, "position", range(3), "logprob"), "margin")
+        means_by_position(sweep(gold, "position", range(3), "logprob"), "margin")
 
 
 def test_few_items_and_missing_ones() -> None:
     values = -np.random.default_rng(2).random((6, 3)) - 1
     values[0, 1] = np.nan
-    found = logprob_by_position(sweep(values, "position", range(3), "logprob"))
+    found = means_by_position(sweep(values, "position", range(3), "logprob"))
     assert (found.n, found.warnings) == (5, ("1 of 6 items left out: no value there",))
     assert found.band.low is not None
     assert found.head_minus_middle.interval.low is not None
     assert found.head_minus_middle.p is None
-    few = logprob_by_position(sweep(values[1:5], "position", range(3), "logprob"))
+    few = means_by_position(sweep(values[1:5], "position", range(3), "logprob"))
     assert few.band.low is few.head_minus_middle.interval.low is None
-    two = logprob_by_position(sweep(values[1:, :2], "position", range(2), "logprob"))
+    two = means_by_position(sweep(values[1:, :2], "position", range(2), "logprob"))
     assert two.head_minus_middle is two.tail_minus_middle is None
-    with pytest.raises(InputError, match="metric 'strict' is not in nats"):
-        logprob_by_position([], "strict")
+    with pytest.raises(InputError, match="metric 'strict' has no mean here"):
+        means_by_position([], "strict")
+
+
+@pytest.mark.parametrize("metric", ["mass", "advantage"])
+def test_attention_keeps_its_level_and_its_band_is_that_of_the_shape(metric: str) -> None:
+    rng = np.random.default_rng(3)
+    shape = np.array([0.1, 0.0, 0.0, 0.0, 0.05])
+    values = 0.1 + 0.5 * rng.random((10, 1)) + shape + 0.001 * rng.normal(size=(10, 5))
+    found = means_by_position(sweep(values, "position", range(5), metric), metric)
+    assert found.band.estimate == pytest.approx(values.mean(axis=0))
+    assert (found.band.high - found.band.low < 0.01).all()  # the spread of items' levels, 0.14, is not in it
+    assert found.head_minus_middle.interval.estimate == pytest.approx((values[:, 0] - values[:, 1:4].mean(1)).mean())
+    assert found.tail_minus_middle.p < 0.01

@@ -1,0 +1,83 @@
+"use strict";
+// The curve of a report, with its choices.
+AttnprobeReport.curve = (() => {
+  const { ALL, data, drawn, curveOf } = AttnprobeReport.data;
+  const { byId, isDark, looks, draw, chooser, plotText, short, hoverFormat, along, curveTraces, positionAxis, valueAxis } =
+    AttnprobeReport.plots;
+
+  const numbers = (values) => [...new Set(values)].sort((a, b) => a - b);
+  const ordered = (names, has) => Object.entries(names).filter(([name]) => drawn.some((series) => has(series, name)));
+  const controls = {};
+
+  function start() {
+    const views = ordered(data.views, (series, view) => series.curves[view]);
+    const norms = ordered(data.norms, (series, norm) => series.curves.raw[norm]);
+    const layers = numbers(drawn.flatMap((series) => series.layers));
+    controls.norm = chooser("curve-controls", "curve-norm", "norm", norms, drawCurve);
+    controls.view = chooser("curve-controls", "curve-view", "view", views, drawCurve);
+    const asLayers = [[ALL, "mean over all"], ...layers.map((number) => [String(number), String(number)])];
+    controls.layer = chooser("curve-controls", "curve-layer", "layer", asLayers, drawCurve);
+    const most = Math.max(...drawn.map((series) => series.n_heads));
+    const asHeads = [[ALL, "mean over all"], ...Array.from({ length: most }, (_, head) => [String(head), String(head)])];
+    controls.head = chooser("curve-controls", "curve-head", "head", asHeads, drawCurve);
+    if (new Set(drawn.map((series) => series.documents.length)).size > 1) {
+      const axes = [["position", "position"], ["relative", "relative, 0 first to 1 last"]];
+      controls.axis = chooser("curve-controls", "curve-axis", "across", axes, drawCurve);
+    }
+  }
+
+  function memberTraces(series, norm, view) {
+    return series.members
+      .filter((member) => member.values[norm])
+      .map((member, place) => ({
+        x: along(series, false),
+        y: member.values[norm],
+        meta: "member",
+        name: series.kind === "study" ? "single questions" : "single prompts",
+        showlegend: place === 0,
+        legendgroup: "members",
+        mode: "lines",
+        line: { color: isDark() ? "rgba(166,171,179,.4)" : "rgba(110,115,122,.35)", width: 1 },
+        hovertemplate: `%{y:${hoverFormat(norm, view)}}<extra>${plotText(short(member.id, 40))}</extra>`,
+      }));
+  }
+
+  function drawCurve() {
+    controls.head.disabled = controls.layer.value === ALL;
+    if (controls.head.disabled) controls.head.value = ALL;
+    const [norm, view] = [controls.norm.value, controls.view.value];
+    const [layer, head] = [controls.layer.value, controls.head.value];
+    const relative = Boolean(controls.axis) && controls.axis.value === "relative";
+    const look = looks();
+    const traces = [];
+    const missing = [];
+    const notes = [];
+    const sinks = [];
+    drawn.forEach((series, place) => {
+      const curve = curveOf(series, view, norm, layer, head);
+      if (!curve) return missing.push(series.name);
+      if (drawn.length === 1 && layer === ALL && view === "raw") traces.push(...memberTraces(series, norm, view));
+      const name = drawn.length > 1 ? series.name : "curve";
+      traces.push(...curveTraces(series, place, { norm, view, curve, relative, name, look }));
+      const prefix = drawn.length > 1 ? `${series.name}: ` : "";
+      const { head: first, tail: last } = series.curves[view][norm];
+      const minus = norm === "advantage" ? " - " : "/";
+      if (layer === ALL) notes.push(`${prefix}head${minus}middle ${first}, tail${minus}middle ${last}`);
+      if (view === "raw") sinks.push(series.sinks);
+      if (curve.low) notes.push(layer === ALL ? "band: 95 %, all positions at once" : "band: 95 %, each position alone");
+    });
+    if (layer !== ALL) notes.unshift(`layer ${layer}, ${head === ALL ? "mean over its heads" : `head ${head}`}`);
+    if (missing.length) notes.push(`not there in this choice: ${missing.join(", ")}`);
+    const most = Math.max(...drawn.map((series) => series.documents.length));
+    const layout = {
+      ...look.layout,
+      xaxis: positionAxis(look, most, relative),
+      yaxis: valueAxis(look, norm, view),
+      hovermode: "closest",
+    };
+    byId("curve-caption").textContent = [`${[...new Set(notes)].join("; ")}.`, ...new Set(sinks)].join(" ");
+    return draw("curve-plot", traces, layout);
+  }
+
+  return { start, draw: drawCurve };
+})();

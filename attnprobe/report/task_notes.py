@@ -1,0 +1,13 @@
+"""What the notes below figures of tasks say of where their numbers come from."""
+
+from __future__ import annotations
+
+from attnprobe.report.figure_text import shown
+from attnprobe.tasks.task_summary import TaskSummary
+from attnprobe.terminal import count
+
+
+def about_task(summary: TaskSummary) -> str:
+    """One line of a note: model, items, trials."""
+    items, trials = (count(summary.sizes[f"{what}s"], what) for what in ("item", "trial"))
+    return f"{shown(summary.model, 'model')}; {items}, {trials} each."

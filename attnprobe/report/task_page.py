@@ -1,0 +1,136 @@
+"""The report of tasks: verdicts, pictures and tables of every model, as one page and as Markdown."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from attnprobe.report.markdown import MADE_HERE, table_parts
+from attnprobe.report.page import asset, html_page
+from attnprobe.report.page_parts import section_html, table_html
+from attnprobe.report.series import Verdict
+from attnprobe.report.task_figures import task_drawings
+from attnprobe.report.texts import escaped, in_markdown, visible
+from attnprobe.report.token_map import STYLES
+from attnprobe.tasks.task_summary import TaskSummary
+from attnprobe.tasks.task_tables import task_tables
+from attnprobe.terminal import count
+
+_DPI = 200
+"""Of the pictures, which are 3.3 inches wide: sharp on a screen, a few dozen kB each."""
+
+_STYLE = """
+.figures { display: flex; flex-wrap: wrap; gap: 1rem; align-items: flex-start; }
+.figures img { width: 100%; max-width: 23rem; height: auto; background: #fff; border-radius: 4px; }
+"""
+
+
+@dataclass(frozen=True, eq=False)
+class TaskSeries:
+    """What a report shows of one model's task.
+
+    Parameters
+    ----------
+    name
+        Short, and no other source's.
+    summary
+        The results.
+    """
+
+    name: str
+    summary: TaskSummary
+
+    @property
+    def verdict(self) -> Verdict:
+        """What may be said."""
+        return self.summary.verdict
+
+
+def task_page(title: str, tasks: Sequence[TaskSeries], faults: Sequence[str]) -> str:
+    """The page: nothing in it needs a script."""
+    sections = [("verdict", "Verdict", _verdicts(tasks, faults))]
+    for number, one in enumerate(tasks):
+        name = f": {one.name}" if len(tasks) > 1 else ""
+        tables = "".join(table_html(table) for table in task_tables(one.summary))
+        notes = "".join(f'<p class="quiet">{escaped(text)}.</p>' for text in one.summary.notes)
+        sections.append((f"pictures-{number}", f"Pictures{name}", _pictures(one.summary)))
+        sections.append((f"tables-{number}", f"Tables{name}", tables + notes + _missing(one.summary)))
+    links = "".join(f'<a href="#{id}">{escaped(heading)}</a>' for id, heading, _ in sections[1:])
+    body = "\n".join(
+        [
+            f'<header><p class="eyebrow">attnprobe report</p><h1>{escaped(title)}</h1>'
+            f'<nav class="screen-only" aria-label="Sections">{links}</nav></header>',
+            "<main>",
+            *(section_html(id, heading, content) for id, heading, content in sections),
+            "</main>",
+        ]
+    )
+    return html_page(
+        f"{visible(title)}: attnprobe report",
+        body,
+        kind="report",
+        styles=[*(asset(name) for name in STYLES), asset("report.css"), _STYLE],
+        scripts=[],
+        data={},
+    )
+
+
+def task_markdown(title: str, tasks: Sequence[TaskSeries], faults: Sequence[str]) -> str:
+    """Verdicts and tables in Markdown."""
+    parts = [f"{MADE_HERE}\n# {in_markdown(title)}"]
+    for one in tasks:
+        if len(tasks) > 1:
+            parts.append(f"## {in_markdown(one.name)}")
+        parts.append(f"**{in_markdown(one.verdict.headline)}**")
+        parts.append("\n".join(f"- {in_markdown(line)}" for line in one.verdict.lines))
+        for table in task_tables(one.summary):
+            parts += table_parts(table, "" if len(tasks) == 1 else f"{one.name}: ")
+    warnings = [*faults, *(f"{one.name}: {text}" for one in tasks for text in one.summary.notes)]
+    if warnings:
+        parts += ["### Warnings", "\n".join(f"- {in_markdown(text)}" for text in warnings)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _verdicts(tasks: Sequence[TaskSeries], faults: Sequence[str]) -> str:
+    cards = []
+    for one in tasks:
+        name = f'<p class="card-name">{escaped(one.name)}</p>' if len(tasks) > 1 else ""
+        lines = "".join(f"<li>{escaped(line)}</li>" for line in one.verdict.lines)
+        headline = f'<p class="headline">{escaped(one.verdict.headline)}</p>'
+        cards.append(f'<article class="verdict">{name}{headline}<ul>{lines}</ul></article>')
+    items = "".join(f"<li>{escaped(fault)}</li>" for fault in faults)
+    notice = f'<div class="notice" role="note"><p><strong>Not in this report:</strong></p><ul>{items}</ul></div>'
+    return f'<div class="cards">{"".join(cards)}</div>{notice if faults else ""}'
+
+
+def _pictures(summary: TaskSummary) -> str:
+    images = []
+    for name, drawing in task_drawings(summary).items():
+        figure = drawing(summary)
+        text = " ".join(filter(None, (_said(figure.get_suptitle()), _said(figure.get_supxlabel()))))
+        images.append(f'<img id="{name}" alt="{escaped(text)}" src="data:image/png;base64,{_png(figure)}">')
+    return f'<div class="figures">{"".join(images)}</div>'
+
+
+def _said(text: str) -> str:
+    """A picture's text on one line, as a sentence."""
+    line = " ".join(text.split())
+    return line if not line or line.endswith(".") else f"{line}."
+
+
+def _png(figure: Any) -> str:
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=_DPI, metadata={"Software": "attnprobe"})
+    return base64.b64encode(content.getvalue()).decode("ascii")
+
+
+def _missing(summary: TaskSummary) -> str:
+    if not summary.missing:
+        return ""
+    items = "".join(f"<li>{escaped(f'{key}: {why}')}</li>" for key, why in list(summary.missing.items())[:20])
+    more = len(summary.missing) - 20
+    rest = f"<li>and {count(more, 'cell')} more</li>" if more > 0 else ""
+    return f"<p>Missing: {count(len(summary.missing), 'cell')}.</p><ul>{items}{rest}</ul>"

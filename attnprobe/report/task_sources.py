@@ -1,0 +1,60 @@
+"""Results of tasks that pages and pictures are made of, read from folders."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from attnprobe.errors import InputError
+from attnprobe.report.sources import distinct_names
+from attnprobe.report.task_page import TaskSeries
+from attnprobe.tasks.task_folder import TaskFolder, task_parts
+from attnprobe.tasks.task_summary import TaskSummary, task_summary
+
+
+def read_tasks(paths: Sequence[Path], faults: list[str]) -> list[TaskSeries]:
+    """All results of tasks at paths, a model each; what is damaged beside others that are not goes to ``faults``.
+
+    Raises
+    ------
+    InputError
+        A path without a task.
+    RunFileError
+        Nothing can be read.
+    """
+    parts = [part for path in paths for part in task_parts(path)]
+    places = [part.resolve() for part in parts]
+    if twice := [part for number, part in enumerate(parts) if places[number] in places[:number]]:
+        raise InputError(f"{twice[0]} is given twice; give it once")
+    names = distinct_names(parts, [part.resolve().name for part in parts])
+    found, errors = [], []
+    for name, part in zip(names, parts, strict=True):
+        try:
+            summary = task_summary(TaskFolder.at(part).load())
+            found.append(TaskSeries(f"{summary.task} of {name}", summary))
+        except InputError as error:
+            errors.append(error)
+    if errors and not found:
+        raise errors[0]
+    faults.extend(map(str, errors))
+    return found
+
+
+def read_task(path: Path) -> TaskSummary:
+    """The results of one model's task: its folder, or a task's folder that holds one model.
+
+    Raises
+    ------
+    InputError
+        No task, or several models.
+    RunFileError
+        A damaged file.
+    """
+    parts = task_parts(path)
+    if not parts:
+        raise InputError(f"{path} holds no task; give the folder that needle, niah, filler or run wrote (out)")
+    if len(parts) > 1:
+        raise InputError(
+            f"{path} holds {len(parts)} models: {', '.join(part.name for part in parts)}; give the folder of one"
+        )
+    return task_summary(TaskFolder.at(parts[0]).load())

@@ -1,0 +1,68 @@
+"""The config of a comparison of RoPE scalings, as ``attnprobe run`` reads it from a YAML file. Imports pydantic."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from attnprobe.config_fields import Config, ConfigModel, ConfigPath, RopeText
+from attnprobe.rope_options import DEPTHS, Margins, RopeOptions
+
+Positive = Annotated[int, Field(ge=1)]
+Margin = Annotated[float, Field(gt=0)]
+
+
+class RopeConfig(Config):
+    """One model under several RoPE scalings, on the same texts."""
+
+    kind: Literal["rope"] = Field(description="What is run.")
+    model: ConfigModel = Field(
+        examples=["smollm2"],
+        description="Alias, hub id, folder or .gguf file. One that begins with ./ or ../ is relative to this file.",
+    )
+    scalings: list[RopeText] = Field(
+        min_length=1,
+        examples=[["none", "yarn:factor=2"]],
+        description="RoPE scalings. none, the unscaled model, is always measured: the others are compared with it.",
+    )
+    lengths: list[Positive] = Field(
+        min_length=1,
+        examples=[[2048, 8192, 16384]],
+        description="Tokens of prompt and answer together. One up to the model's window counts as inside it.",
+    )
+    out: ConfigPath = Field(
+        examples=["out/rope"],
+        description="Folder for the results. A second run of the same config goes on in it; scalings may be added.",
+    )
+    texts: Positive = Field(RopeOptions.texts, description="Texts of each length; intervals of losses take five.")
+    depths: list[Annotated[float, Field(ge=0, le=1)]] = Field(
+        list(DEPTHS), description="Where the needles of a text stand: parts of the filler before them, ascending."
+    )
+    needles: ConfigPath | None = Field(None, description="File of needles, JSON lines. null: the built-in ones.")
+    filler: str = Field(
+        RopeOptions.filler,
+        description="Text around the needles: prose, repeated, shuffled, or a text file as file:PATH, repeated:PATH or "
+        "shuffled:PATH (as seen from the current folder).",
+    )
+    seed: Annotated[int, Field(ge=0)] = Field(RopeOptions.seed, description="Draws all that is random.")
+    n_heads: Positive = Field(RopeOptions.n_heads, description="Retrieval heads to choose on the unscaled model.")
+    margin_logprob: Margin = Field(
+        Margins.logprob, description="Loss of the answer's log-probability that is ruled out where it is kept, nats."
+    )
+    margin_advantage: Margin = Field(Margins.advantage, description="The same of the needle's advantage, nats.")
+    margin_loss: Margin = Field(Margins.loss, description="The same of the loss of the text's tokens, nats a token.")
+    dtype: str | None = Field(
+        None,
+        description="float32, bfloat16, float16 or auto. null: float32 on a CPU, else the checkpoint's own.",
+    )
+    device_map: str | None = Field(
+        None,
+        description="cpu, cuda:1, auto, ... null: the first CUDA device, else the CPU; under accelerate launch, each "
+        "process's own device.",
+    )
+    attn_implementation: str | None = Field(
+        None, description="sdpa, eager, flash_attention_2, ... null: transformers' choice."
+    )
+    revision: str | None = Field(None, description="Branch, tag or commit of a hub id. null: main.")
+    trust_remote_code: bool = Field(False, description="Run code that comes with the model.")

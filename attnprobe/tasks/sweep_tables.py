@@ -1,0 +1,203 @@
+"""Tables of a sweep: every position, ends against the middle, the context-rot gap, published curves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from attnprobe.report.series import Table
+from attnprobe.tasks.accuracy import EndContrast, PositionAccuracy
+from attnprobe.tasks.outcome import ConditionValue
+from attnprobe.tasks.position_means import PositionMeans
+from attnprobe.tasks.sweep_findings import SweepFindings
+from attnprobe.tasks.task_numbers import (
+    NAMES,
+    SHORT,
+    UNITS,
+    difference_cell,
+    p_equation,
+    p_text,
+    percent_bounds,
+    place_text,
+    value_text,
+)
+from attnprobe.terminal import count, decimal, percent
+
+
+def sweep_tables(findings: SweepFindings, what: str) -> list[Table]:
+    """The tables of a sweep.
+
+    Parameters
+    ----------
+    findings
+        Of the sweep.
+    what
+        What was moved, e.g. ``needle``.
+    """
+    places = positions_table(
+        f"By position of the {what}", findings.axis, findings.positions, findings.accuracy, findings.means
+    )
+    return [
+        *places,
+        *ends_table(findings.accuracy, findings.means, findings.middle),
+        *_rot_table(findings),
+        *_published_table(findings),
+    ]
+
+
+def positions_table(
+    caption: str,
+    axis: str,
+    positions: tuple[ConditionValue, ...],
+    accuracy: Mapping[str, PositionAccuracy],
+    means: Mapping[str, PositionMeans],
+) -> list[Table]:
+    """Every metric at every position; none without any."""
+    if not accuracy and not means:
+        return []
+    header, columns, right = [axis], [[place_text(position) for position in positions]], [True]
+    for name, found in accuracy.items():
+        header.append(name)
+        columns.append([percent(cell.accuracy, 0) for cell in found.cells])
+        right.append(True)
+        if name == "strict":
+            header.append("95 %")
+            columns.append([percent_bounds(cell.interval) for cell in found.cells])
+            right.append(False)
+    for name, mean in means.items():
+        header.append(SHORT[name])
+        values = dict(zip(mean.positions, mean.band.estimate.tolist(), strict=True))
+        columns.append([value_text(name, values.get(position)) for position in positions])
+        right.append(True)
+    notes = []
+    if accuracy:
+        first = next(iter(accuracy.values()))
+        trials = sum(cell.trials for cell in first.cells) / len(first.cells)
+        notes.append(
+            "strict, lenient: part of replies that hold the answer, as written or with other ways to write numbers; "
+            f"95 %: Wilson's interval of strict ({trials:.0f} replies a place"
+            + (", items as clusters)." if first.cells[0].clustered is not None else ").")
+        )
+    said = {
+        "logprob": "log p: log-probability of the right answer, nats, less each item's mean",
+        "margin": "gold-foil: the same less that of a wrong answer",
+        "mass": "mass, advantage (nats): attention of the evidence, mean over rows, layers and heads, secondary sinks "
+        "in it counted",
+    }
+    texts = [said[name] for name in means if name in said]
+    if texts:
+        items = ", ".join(dict.fromkeys(count(mean.n, "item") for mean in means.values()))
+        notes.append(f"{'; '.join(texts)}; {items}.")
+    return [Table(caption, tuple(header), tuple(zip(*columns, strict=True)), tuple(right), " ".join(notes))]
+
+
+def ends_table(
+    accuracy: Mapping[str, PositionAccuracy], means: Mapping[str, PositionMeans], middle: tuple[ConditionValue, ...]
+) -> list[Table]:
+    """First and last place against the middle, every metric; none without a middle."""
+    rows = []
+    tests = []
+    both: dict[str, PositionAccuracy | PositionMeans] = {**accuracy, **means}
+    for name, found in both.items():
+        head, tail = found.head_minus_middle, found.tail_minus_middle
+        if head is not None and tail is not None:
+            rows.append((NAMES[name], UNITS[name], *_end(name, head), *_end(name, tail)))
+    if not rows:
+        return []
+    for name, one in accuracy.items():
+        paired = one.paired
+        if paired.p is not None:
+            tests.append(f"{name}: Cochran's Q {decimal(paired.q, 1)} (df {paired.df}), {p_equation(paired.p)}")
+        if paired.pairs:
+            p, least = min(
+                ((1.0 if pair.p_adjusted is None else pair.p_adjusted, pair) for pair in paired.pairs),
+                key=lambda found: found[0],
+            )
+            tests.append(
+                f"McNemar {place_text(least.first)} against {place_text(least.second)}: right in one alone "
+                f"{least.only_first} to {least.only_second}, {p_equation(p)} (smallest of {len(paired.pairs)}, Holm)"
+            )
+        if paired.reason:
+            tests.append(f"no Cochran's Q: {paired.reason}")
+    places = ", ".join(map(place_text, middle))
+    note = (
+        f"Middle: {places}. 95 % t intervals within items; p by sign flips of whole items, adjusted over both ends."
+        + "".join(f" {text[0].upper()}{text[1:]}." for text in dict.fromkeys(tests))
+    )
+    header = ("", "in", "first less middle", "p", "last less middle", "p")
+    return [Table("Ends against the middle", header, tuple(rows), (False, False, True, True, True, True), note)]
+
+
+def _end(metric: str, contrast: EndContrast) -> tuple[str, str]:
+    return difference_cell(metric, contrast.interval), p_text(contrast.p)
+
+
+def _rot_table(findings: SweepFindings) -> list[Table]:
+    rows = []
+    for name, found in findings.accuracy.items():
+        for label, one in (
+            ("gap, better end", found.gap_max),
+            ("gap, mean end", found.gap_mean),
+            ("best/worst", found.best_worst),
+        ):
+            is_gap = one.name != "best_worst"
+            interval, scale = one.interval, 100 if is_gap else 1
+            digits = 0 if is_gap else 2
+            estimate = interval.estimate
+            bounds = (
+                "-"
+                if interval.low is None or interval.high is None
+                else f"{decimal(scale * interval.low, digits)} to {decimal(scale * interval.high, digits)}"
+            )
+            rows.append(
+                (
+                    f"{name}, {label}",
+                    decimal(None if estimate is None else scale * estimate, digits),
+                    bounds,
+                    decimal(None if one.threshold is None else scale * one.threshold, digits),
+                    p_text(one.p),
+                    one.verdict.verdict,
+                )
+            )
+    if not rows or all(row[1] == "-" for row in rows):
+        return []
+    return [
+        Table(
+            "Context rot",
+            ("", "value", "95 %", "chance", "p", "band"),
+            tuple(rows),
+            (False, True, True, True, True, False),
+            "Gaps in points. Better end and best/worst are biased upward, as each picks the largest; the mean end is "
+            "not, but is often far from 0 where replies are few. Chance: 95 % of such values lie below it where "
+            "position has no effect (each item's hits dealt out anew). Band: of the whole interval, by the context-rot "
+            "article's table.",
+        )
+    ]
+
+
+def _published_table(findings: SweepFindings) -> list[Table]:
+    if not findings.published:
+        return []
+    first = findings.published[0]
+    rows = [("yours, lenient", *(percent(value, 0) for value in first.yours), *_baseline_texts(findings))]
+    for one in findings.published:
+        curve = one.published
+        values = (*curve.accuracy, curve.closed_book, curve.oracle)
+        rows.append((curve.model, *(percent(value, 0) for value in values)))
+    header = ("", *(f"{place:.2f}" for place in first.published.relative), "closed", "oracle")
+    why = "; ".join(dict.fromkeys(text for one in findings.published for text in one.not_comparable))
+    note = (
+        f"By relative position, 0 the first document, 1 the last; yours between those tested by straight lines. "
+        f"{first.published.source.split(':')[0]}; {first.published.documents} documents, {first.published.metric}."
+    )
+    if why:
+        note += f" Levels are not comparable with yours ({why}); shapes at best."
+    return [Table("Beside published curves", header, tuple(rows), (False, *[True] * (len(header) - 1)), note)]
+
+
+def _baseline_texts(findings: SweepFindings) -> tuple[str, str]:
+    by_name = {one.name: one.values.get("lenient") for one in findings.baselines}
+    closed, oracle = (by_name.get(name) for name in ("closed_book", "oracle"))
+    return (
+        percent(None if closed is None else closed.estimate, 0),
+        percent(None if oracle is None else oracle.estimate, 0),
+    )

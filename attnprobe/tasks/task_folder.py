@@ -1,0 +1,211 @@
+"""A task on disk: one folder a model, one line and one file a finished cell.
+
+<model>/cells/                 the cells (a grid: grid.json, cells-*.jsonl)
+<model>/arrays/<cell>.safetensors    masses of the documents and the evidence
+<model>/replies.jsonl, judge.jsonl   what servers answered, where some were asked
+<model>/task.json              what the cells are made of, and their keys: what reading them takes
+<model>/summary.json, table.csv, *.png    the results, made of all that
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from attnprobe.errors import InputError, RunFileError
+from attnprobe.grid_folder import GRID, cells_content, read_grid
+from attnprobe.grid_records import HOW, Record, read_cells
+from attnprobe.study_folder import CellStore, folder_name, write_result
+from attnprobe.tasks.cell import CellSpec
+from attnprobe.tasks.outcome import Outcome, outcome_of
+from attnprobe.tasks.task_cells import ARRAYS, MASS, NEEDLE_ADVANTAGE, NEEDLE_MASS, file_name
+from attnprobe.tasks.task_data import TASKS, TaskData
+from attnprobe.tasks.task_options import TaskOptions
+
+SCHEMA = 1
+ABOUT = "task.json"
+SUMMARY, TABLE = "summary.json", "table.csv"
+_REWRITE = "the command of the task, run again, writes it anew"
+
+
+@dataclass(frozen=True)
+class TaskFolder:
+    """The folder of one model's cells."""
+
+    path: Path
+    store: CellStore
+
+    @classmethod
+    def open(cls, out: Path, model: str) -> TaskFolder:
+        """Make the folder, or go on in it; ``InputError`` where it cannot be made."""
+        path = out / folder_name(model)
+        try:
+            for name in ("cells", "arrays"):
+                (path / name).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"{path} cannot be made a folder: {error.strerror}; give another out") from error
+        return cls.at(path)
+
+    @classmethod
+    def at(cls, path: Path) -> TaskFolder:
+        """The folder as it is; nothing is made."""
+        return cls(path, CellStore(path / "arrays", path / "runs", keep_runs=0, used=0))
+
+    @property
+    def cells(self) -> Path:
+        """The grid."""
+        return self.path / "cells"
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every cell is done or has failed, whichever process did it."""
+        return (self.cells / GRID).exists() and read_grid(self.cells)["n_cells"] <= len(read_cells(self.cells))
+
+    def write(self, name: str, text: str) -> None:
+        """Write a file of the folder whole; see :func:`attnprobe.study_folder.write_result`."""
+        write_result(self.path / name, text)
+
+    def describe(self, model: str, options: TaskOptions, specs: Sequence[CellSpec], asked: Mapping[str, Any]) -> None:
+        """Write what reading the cells takes.
+
+        Parameters
+        ----------
+        model
+            Its name.
+        options, specs
+            What the cells are made of, and the cells in the order of the results.
+        asked
+            How the model was run, as JSON values.
+        """
+        from attnprobe import __version__
+        from attnprobe.manifest import package_versions
+
+        items = {spec.item: spec.asked for spec in specs}
+        content = {
+            "schema": SCHEMA,
+            "attnprobe": __version__,
+            "versions": package_versions(),
+            "task": options.task,
+            "model": model,
+            "asked": dict(asked),
+            "options": options.to_dict(),
+            "fillers": options.fillers(),
+            "hashes": options.hashes(),
+            "items": [asdict(item) for item in items.values()],
+            "cells": [spec.key for spec in specs],
+        }
+        self.write(ABOUT, json.dumps(content, indent=1, allow_nan=False) + "\n")
+
+    def load(self) -> TaskData:
+        """Read the cells; those that failed or are not done yet are named in ``missing``.
+
+        Raises
+        ------
+        InputError
+            No cell is done.
+        RunFileError
+            A file is damaged.
+        """
+        about = _about(self.path)
+        records = read_cells(self.cells)
+        done = {key: records[key] for key in about["cells"] if records.get(key, {}).get("status") == "done"}
+        missing = {key: _why(records.get(key)) for key in about["cells"] if key not in done}
+        if not done:
+            first, why = next(iter(missing.items()))
+            raise InputError(f"{self.path}: no cell is done; the first, {first!r}: {why}")
+        results = {key: record["result"] for key, record in done.items()}
+        outcomes = tuple(self._outcome(key, result) for key, result in results.items())
+        layers = {tuple(result["layers"]) for result in results.values()}
+        if len(layers) > 1:
+            raise RunFileError(f"{self.cells}: the cells have different layers; {_REWRITE} in another folder")
+        (own_layers,) = layers
+        arrays = [self._arrays(key, result) for key, result in results.items()] if own_layers else []
+        try:
+            return TaskData(
+                task=about["task"],
+                model=about["model"],
+                about=about,
+                layers=own_layers,
+                outcomes=outcomes,
+                needle_mass=_stacked(arrays, NEEDLE_MASS),
+                needle_advantage=_stacked(arrays, NEEDLE_ADVANTAGE),
+                document_mass=tuple(one[MASS] for one in arrays),
+                missing=missing,
+            )
+        except (ValueError, InputError) as error:
+            raise RunFileError(f"{self.store.arrays}: arrays of two cells do not fit together ({error})") from error
+
+    def work(self) -> dict[str, Any]:
+        """What the finished cells took: cells, tokens of their prompts, tokens of them that were fed, and seconds."""
+        done = [record for record in read_cells(self.cells).values() if record["status"] == "done"]
+        counted = [record["result"] for record in done if record["result"]["n_prompt"] is not None]
+        return {
+            "cells": len(done),
+            "prompt_tokens": sum(result["n_prompt"] for result in counted),
+            "fed_tokens": sum(result[HOW].get("fed", 0) for result in counted),
+            "seconds": round(sum(record["seconds"] for record in done), 3),
+        }
+
+    def _outcome(self, key: str, result: Mapping[str, Any]) -> Outcome:
+        try:
+            return outcome_of(result["outcome"], f'{self.cells}: cell "{key}"')
+        except (InputError, KeyError) as error:
+            raise RunFileError(f"{error}; delete the cell's line, and run the same command again") from error
+
+    def _arrays(self, key: str, result: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        found = self.store.get(file_name(key))
+        if missing := sorted(set(ARRAYS) - set(found)):
+            raise RunFileError(
+                f"{self.store.arrays / file_name(key)}.safetensors is damaged: it lacks {', '.join(missing)}; delete "
+                "its cell's line in cells/ and run the same command again"
+            )
+        return {name: array.astype(np.float64) for name, array in found.items()}
+
+
+def task_parts(folder: str | os.PathLike[str]) -> list[Path]:
+    """The folders of the models of a task; that of one model is itself the only one. Empty where there is no task."""
+    path = Path(folder)
+    try:
+        return [path] if (path / ABOUT).exists() else sorted(file.parent for file in path.glob(f"*/{ABOUT}"))
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}; give the folder of a task (out)") from error
+
+
+def _why(record: Record | None) -> str:
+    return "not measured yet" if record is None else str(record["error"])
+
+
+def _stacked(arrays: Sequence[Mapping[str, np.ndarray]], name: str) -> np.ndarray | None:
+    return np.stack([one[name] for one in arrays]) if arrays else None
+
+
+def _about(path: Path) -> dict[str, Any]:
+    """What ``task.json`` says, checked as far as reading goes by it."""
+    file = path / ABOUT
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        is_newer = content["schema"] > SCHEMA
+        texts = [content["task"], content["model"], *content["cells"]]
+        if not is_newer and not (content["task"] in TASKS and all(isinstance(text, str) for text in texts)):
+            raise TypeError("its task, model or cells are not what they should be")
+    except FileNotFoundError:
+        raise InputError(f"{path} holds no task; give the folder that a task was run in") from None
+    except OSError as error:
+        raise InputError(f"{file} cannot be read: {error.strerror or error}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        missing = f"{error} is missing" if isinstance(error, KeyError) else error
+        raise RunFileError(f"{file} is damaged: {missing}; {_REWRITE}") from error
+    if is_newer:
+        raise InputError(f"{file} was written by a newer attnprobe; upgrade attnprobe")
+    cells = path / "cells"
+    if (cells / GRID).exists():
+        grid = read_grid(cells)
+        if any(grid[name] != value for name, value in cells_content(content["cells"]).items()):
+            raise RunFileError(f"{file} is damaged: it does not name the cells of {cells / GRID}; {_REWRITE}")
+    return dict(content)

@@ -1,0 +1,93 @@
+"""Numbers of task results as short texts: signed nats, percentages with intervals, p values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from attnprobe.estimates import Interval
+from attnprobe.tasks.outcome import ACCURACIES, ConditionValue
+from attnprobe.terminal import decimal, percent
+
+UNITS = {"strict": "points", "lenient": "points", "logprob": "nats", "margin": "nats", "mass": "points"}
+UNITS["advantage"] = "nats"
+"""Of differences; points are of 100 %."""
+
+SHORT = {"strict": "strict", "lenient": "lenient", "logprob": "log p", "margin": "gold-foil"}
+SHORT |= {"mass": "mass", "advantage": "advantage"}
+"""For heads of columns."""
+
+NAMES = {
+    "strict": "strict accuracy",
+    "lenient": "lenient accuracy",
+    "logprob": "log-probability",
+    "margin": "gold less foil",
+    "mass": "mass",
+    "advantage": "advantage",
+}
+"""How results name the metrics."""
+
+
+def place_text(place: ConditionValue) -> str:
+    """A position, or a depth in three digits."""
+    return f"{place:.3g}" if isinstance(place, float) else str(place)
+
+
+def signed(value: float | None, digits: int = 2) -> str:
+    """A number with its sign, none for what rounds to 0; ``-`` where undefined."""
+    if value is None or not math.isfinite(value):
+        return decimal(value, digits)
+    return f"{round(value, digits):+.{digits}f}" if round(value, digits) else f"{0:.{digits}f}"
+
+
+def value_text(metric: str, value: float | None) -> str:
+    """A value of a metric: accuracies and masses in percent, log-probabilities and advantages in signed nats."""
+    if metric in ACCURACIES:
+        return percent(value, 0)
+    return percent(value, 2) if metric == "mass" else signed(value)
+
+
+def difference_text(metric: str, interval: Interval | None) -> str:
+    """``+0.52 (+0.20 to +0.84)``, in the metric's unit of ``UNITS``; the estimate alone where there is no interval."""
+    return _difference(metric, interval, "{} ({} to {})", signed)
+
+
+def difference_cell(metric: str, interval: Interval | None) -> str:
+    """``+0.52 [0.20, 0.84]``: the same for a column of a table."""
+    return _difference(metric, interval, "{} [{}, {}]", decimal)
+
+
+def correlation_cell(interval: Interval) -> str:
+    """``0.31 [0.12, 0.48]``; the estimate alone where there is no interval."""
+    if interval.low is None or interval.high is None:
+        return decimal(interval.estimate)
+    return f"{decimal(interval.estimate)} [{decimal(interval.low)}, {decimal(interval.high)}]"
+
+
+def _difference(metric: str, interval: Interval | None, form: str, bound: Callable[[float | None, int], str]) -> str:
+    if interval is None or interval.estimate is None:
+        return "-"
+    scale, digits = (100, 0) if metric in ACCURACIES else (100, 2) if metric == "mass" else (1, 2)
+    estimate = signed(scale * interval.estimate, digits)
+    if interval.low is None or interval.high is None:
+        return estimate
+    return form.format(estimate, bound(scale * interval.low, digits), bound(scale * interval.high, digits))
+
+
+def percent_bounds(interval: Interval | None) -> str:
+    """``[60, 95]``, percent; empty where there are no bounds."""
+    if interval is None or interval.low is None or interval.high is None:
+        return ""
+    return f"[{100 * interval.low:.0f}, {100 * interval.high:.0f}]"
+
+
+def p_equation(p: float) -> str:
+    """``p = 0.012``, ``p < 0.001``."""
+    return "p < 0.001" if p < 0.001 else f"p = {p_text(p)}"
+
+
+def p_text(p: float | None) -> str:
+    """A p value with three decimals; ``-`` without one."""
+    if p is None:
+        return "-"
+    return "<0.001" if p < 0.001 else decimal(p, 3)

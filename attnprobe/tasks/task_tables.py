@@ -1,0 +1,127 @@
+"""Tables of a task's results, one source for the terminal, pages and Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attnprobe.estimates import Interval
+from attnprobe.report.series import Table
+from attnprobe.tasks.association import Association
+from attnprobe.tasks.attention_link import ALPHA, AttentionLink
+from attnprobe.tasks.baselines import METRICS, Baseline
+from attnprobe.tasks.filler_findings import FillerFindings
+from attnprobe.tasks.filler_tables import filler_tables
+from attnprobe.tasks.held_out_heads import CHOSEN, OTHERS
+from attnprobe.tasks.matrix_findings import MatrixFindings
+from attnprobe.tasks.matrix_tables import matrix_tables
+from attnprobe.tasks.sweep_findings import SweepFindings
+from attnprobe.tasks.sweep_tables import sweep_tables
+from attnprobe.tasks.task_numbers import (
+    NAMES,
+    SHORT,
+    correlation_cell,
+    difference_cell,
+    p_equation,
+    p_text,
+    percent_bounds,
+    signed,
+)
+from attnprobe.tasks.task_summary import TaskSummary
+from attnprobe.tasks.task_verdict import PLACES
+from attnprobe.terminal import count, decimal, named, percent
+
+_WHAT = {"needle_sweep": "needle", "multi_doc": "document with the answer"}
+_BASELINES = {"closed_book": "closed book", "oracle": "evidence alone"}
+
+
+def task_tables(summary: TaskSummary) -> tuple[Table, ...]:
+    """All tables of a task's results, none wider than a terminal; the task's own first."""
+    findings = summary.findings
+    if isinstance(findings, SweepFindings):
+        tables = sweep_tables(findings, _WHAT[summary.task])
+        context = "in the middle" if findings.middle else "with all documents"
+    elif isinstance(findings, MatrixFindings):
+        tables, context = matrix_tables(findings), "with filler"
+    else:
+        assert isinstance(findings, FillerFindings)
+        tables, context = filler_tables(findings), "no filler"
+    tables += _baseline_table(findings.baselines, context)
+    if summary.link is not None:
+        tables.append(_link_table(summary.link, PLACES[summary.task]))
+    return tuple(tables)
+
+
+def _baseline_table(baselines: Sequence[Baseline], context: str) -> list[Table]:
+    if not baselines:
+        return []
+    metrics = [name for name in METRICS if any(name in one.values for one in baselines)]
+    rows = []
+    for one in baselines:
+        row = [_BASELINES.get(one.name, context)]
+        for metric in metrics:
+            row.append(_value(metric, one.values.get(metric)))
+        primary = next((name for name in ("logprob", "strict") if name in one.context_less), None)
+        row.append("" if primary is None else difference_cell(primary, one.context_less[primary]))
+        rows.append(tuple(row))
+    primary = "logprob" if "logprob" in metrics else "strict"
+    header = ["", *(SHORT[metric] for metric in metrics), f"{SHORT[primary]}, more"]
+    unit = "nats of log-probability" if primary == "logprob" else "points of strict accuracy"
+    note = (
+        f"log p: of the whole answer, nats, mean over items. The last column: {unit} that the first line has more than "
+        "this one, within items."
+    )
+    return [Table("Beside no context at all", tuple(header), tuple(rows), (False, *[True] * (len(header) - 1)), note)]
+
+
+def _value(metric: str, interval: Interval | None) -> str:
+    if interval is None or interval.estimate is None:
+        return "-"
+    if metric == "lenient":
+        return percent(interval.estimate, 0)
+    if metric == "strict":
+        return f"{percent(interval.estimate, 0)} {percent_bounds(interval)}".rstrip()
+    return signed(interval.estimate)
+
+
+def _link_table(link: AttentionLink, place: str) -> Table:
+    shown = [(NAMES[name], one) for name, one in link.overall.by_name.items() if one.correlation.n_cells]
+    if link.heads is not None:
+        shown += [(f"{CHOSEN}*", link.heads.chosen), (f"{OTHERS}*", link.heads.others)]
+    rows = tuple((name, *_correlations(one)) for name, one in shown)
+    notes = [
+        f"Spearman's, of the evidence's attention with the answer's {NAMES[link.metric]}; 95 % over items. At one "
+        f"place: within item and {place}, the headline; p of it, Holm's method. Prompts at one place differ in the "
+        "text around the evidence, and in its wording where it has several."
+    ]
+    layers = {name: one for name, one in link.layers.by_name.items() if name.startswith("layer ")}
+    tested = {name: one for name, one in layers.items() if one.p_adjusted is not None}
+    if tested:
+        best = max(tested.values(), key=lambda one: one.correlation.within_position.estimate or -1.0)
+        shown_layers = sum(one.p_adjusted < ALPHA for one in tested.values())  # type: ignore[operator]
+        notes.append(
+            f"By layer ({NAMES[link.predictor]}): {shown_layers} of {len(tested)} below p = {ALPHA:g}; the highest is "
+            f"{best.name}, {correlation_cell(best.correlation.within_position)}, {p_equation(best.p_adjusted or 0.0)}."
+        )
+    if link.heads is not None:
+        pairs = [f"{layer}-{head}" for layer, head in link.heads.heads]
+        notes.append(
+            f"* {count(len(pairs), 'head')} of the highest advantage on {len(link.heads.chosen_on)} items (layer-head "
+            f"{named(pairs, 8)}), related to the answer on the other {len(link.heads.held_out)}"
+            + (", too few for an interval." if link.heads.chosen.correlation.within_question.low is None else ".")
+        )
+    elif link.reason:
+        notes.append(f"No retrieval heads: {link.reason}.")
+    header = ("attention of", "at one place", "p", "over an item's", "over all")
+    return Table(
+        "Attention and answer: rank correlations", header, rows, (False, True, True, True, True), " ".join(notes)
+    )
+
+
+def _correlations(one: Association) -> tuple[str, str, str, str]:
+    found = one.correlation
+    return (
+        correlation_cell(found.within_position),
+        p_text(one.p_adjusted),
+        correlation_cell(found.within_question),
+        decimal(found.pooled.estimate),
+    )

@@ -1,0 +1,242 @@
+"""What a task's results say in words: does the model answer worse where it looks less, and what cannot be said."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from attnprobe.report.series import Verdict
+from attnprobe.study_text import interval_text
+from attnprobe.tasks.accuracy import EndContrast
+from attnprobe.tasks.attention_link import ALPHA, AttentionLink
+from attnprobe.tasks.context_rot import BEYOND, FLOOR
+from attnprobe.tasks.filler_findings import FillerFindings
+from attnprobe.tasks.item_intervals import MIN_ITEMS, wilson_interval
+from attnprobe.tasks.knee_text import knee_name, knee_text
+from attnprobe.tasks.matrix_findings import MatrixFindings
+from attnprobe.tasks.paired_cells import MIN_TEST_ITEMS
+from attnprobe.tasks.price import Trend
+from attnprobe.tasks.sweep_findings import SweepFindings
+from attnprobe.tasks.task_numbers import NAMES, UNITS, difference_text, p_equation
+from attnprobe.terminal import count, percent
+
+Findings = SweepFindings | MatrixFindings | FillerFindings
+
+PLACES = {
+    "needle_sweep": "position",
+    "multi_doc": "position",
+    "niah": "length and depth",
+    "filler_control": "filler, placement and length",
+}
+"""What each task varies, in words."""
+
+PLACEMENTS = {
+    "after": "after the evidence",
+    "before": "before the evidence",
+    "split": "on both sides of the evidence",
+}
+"""Where filler stands, in words."""
+
+PRIMARY = ("logprob", "strict")
+"""What the verdict is of: the log-probability, which tells more than right or wrong, where it was measured."""
+
+_REPLIES = {"logprob": "the right answer is less probable", "strict": "fewer replies are right"}
+
+
+def task_verdict(task: str, findings: Findings, link: AttentionLink | None, sizes: Mapping[str, int]) -> Verdict:
+    """The verdict of a task.
+
+    Parameters
+    ----------
+    task
+        One of :data:`attnprobe.tasks.task_data.TASKS`.
+    findings
+        Of its analysis.
+    link
+        Between attention and answer; None where one of them was not measured.
+    sizes
+        ``items``, ``trials`` (most of an item in one condition), ``missing`` (cells).
+    """
+    lines = [*_link_lines(link, PLACES[task], sizes["trials"])] if link is not None else []
+    if isinstance(findings, SweepFindings):
+        lines += _sweep_lines(findings)
+    elif isinstance(findings, MatrixFindings):
+        lines += _matrix_lines(findings)
+    else:
+        lines += _filler_lines(findings)
+    return Verdict(_headline(link, PLACES[task]), (*lines, *_limits(link, PLACES[task], sizes)))
+
+
+def _headline(link: AttentionLink | None, place: str) -> str:
+    if link is None:
+        return (
+            "Attention and answers were not measured together, so it cannot be said whether the model answers worse "
+            "where it looks less."
+        )
+    worse = _REPLIES[link.metric]
+    within, over = link.at_one_condition, link.over_conditions
+    if within == "together":
+        return f"Yes: also at one and the same {place}, {worse} where the evidence gets less attention."
+    if within == "opposed":
+        return f"No, the other way round: at one and the same {place}, {worse} where the evidence gets more attention."
+    same = f"at one and the same {place} " + {
+        "unrelated": "the two do not go together",
+        "unclear": "nothing is shown either way",
+        "untested": "it was not tested",
+    }.get(within, "")
+    if over == "together":
+        return f"In part: {worse} in those prompts of an item where its evidence gets less attention, but {same}."
+    if over == "opposed":
+        return f"No: {worse} in those prompts of an item where its evidence gets more attention; {same}."
+    if over == within == "unrelated":
+        return "No: the answer does not go with the attention that its evidence gets."
+    return "It cannot be told whether the model answers worse where it looks less."
+
+
+def _link_lines(link: AttentionLink, place: str, trials: int) -> list[str]:
+    found = link.overall.by_name[link.predictor]
+    within, over = found.correlation.within_position, found.correlation.within_question
+    said = "" if found.p_adjusted is None else f", {p_equation(found.p_adjusted)}"
+    why = "an item has one prompt there" if trials < 2 else within.reason
+    none = f" There is no interval: {why}." if within.low is None else ""
+    return [
+        f"Rank correlation of the evidence's {NAMES[link.predictor]} with the answer's {NAMES[link.metric]}: at one "
+        f"and the same {place} {interval_text(within)}{said}; over all prompts of an item {interval_text(over)}.{none}",
+        *_heads_line(link),
+    ]
+
+
+def _heads_line(link: AttentionLink) -> list[str]:
+    if link.heads is None:
+        return []
+    chosen, others = (one.correlation.within_position for one in (link.heads.chosen, link.heads.others))
+    if chosen.low is None:  # of few items such a number means nothing
+        return []
+    return [
+        f"The same of {count(len(link.heads.heads), 'head')} chosen on other items for the highest advantage: "
+        f"{interval_text(chosen)}; of all other heads: {interval_text(others)}."
+    ]
+
+
+def _sweep_lines(findings: SweepFindings) -> list[str]:
+    lines = []
+    for metric in ("logprob", "strict", "advantage"):
+        found = findings.means.get(metric) or findings.accuracy.get(metric)
+        if found is None or found.head_minus_middle is None or found.tail_minus_middle is None:
+            continue
+        lines.append(
+            f"{NAMES[metric].capitalize()}: first less middle {_contrast(metric, found.head_minus_middle)}, last less "
+            f"middle {_contrast(metric, found.tail_minus_middle)}."
+        )
+    strict = findings.accuracy.get("strict")
+    if strict is not None:
+        gap = strict.gap_mean
+        lines += _sentences(strict.warnings)
+        if gap.interval.estimate is not None:
+            chance = "" if gap.threshold is None else f", by chance up to {percent(gap.threshold, 0)}"
+            lines.append(
+                f"Context-rot gap (mean bookend): {difference_text('strict', gap.interval)} points{chance}: "
+                f"{gap.verdict.verdict}."
+            )
+    return [*lines, *_closed_book_line(findings)]
+
+
+def _sentences(texts: Sequence[str]) -> list[str]:
+    return [f"{text[0].upper()}{text[1:]}." for text in texts]
+
+
+def _closed_book_line(findings: SweepFindings) -> list[str]:
+    """Whether documents with the evidence in the middle are of any use."""
+    closed = next((one for one in findings.baselines if one.name == "closed_book"), None)
+    if closed is None:
+        return []
+    metric = next((name for name in PRIMARY if name in closed.context_less), None)
+    if metric is None:
+        return []
+    gain = closed.context_less[metric]
+    harm = " Documents do harm there." if gain.high is not None and gain.high < 0 else ""
+    where = "the middle" if findings.middle else "any position"
+    text = difference_text(metric, gain)
+    return [
+        f"{NAMES[metric].capitalize()} with the evidence in {where}, less closed book: {text} {UNITS[metric]}.{harm}"
+    ]
+
+
+def _matrix_lines(findings: MatrixFindings) -> list[str]:
+    strict = findings.accuracy.get("strict")
+    lines = [] if strict is None else _sentences(strict.warnings)
+    metric = next((name for name in PRIMARY if name in findings.by_length), None)
+    if metric is None:
+        return lines
+    trend = findings.by_length[metric].per_doubling
+    lines += [f"Per doubling of the prompt {_lost(metric, trend)}."]
+    knees = findings.knees.get(metric)
+    if knees is not None:
+        lines += [f"{knee_name(knee)}: {knee_text(knee)}." for knee in (knees.length, knees.position) if knee]
+    return lines
+
+
+def _filler_lines(findings: FillerFindings) -> list[str]:
+    answered = [cell.means["strict"] for cell in findings.cells if "strict" in cell.means]
+    lines = _sentences([BEYOND]) if answered and max(answered) < FLOOR else []
+    metric = next((name for name in PRIMARY if name in findings.decompositions), None)
+    if metric is None:
+        return lines + [
+            f"Filler {one.filler} {PLACEMENTS.get(str(one.placement), one.placement)}: per doubling of the prompt "
+            f"{_lost(name, one.curves[name].per_doubling)}."
+            for one in findings.lengths
+            for name in [name for name in PRIMARY if name in one.curves][:1]
+        ]
+    losses = findings.decompositions[metric].losses
+    for placement in dict.fromkeys(loss.placement for loss in losses):
+        longest = [loss for loss in losses if loss.placement == placement][-1]
+        parts = ", ".join(f"{one.name} {difference_text(metric, one.loss)}" for one in longest.components)
+        lines.append(
+            f"Filler {PLACEMENTS.get(str(placement), placement)}, {longest.length} tokens: {NAMES[metric]} lost "
+            f"{difference_text(metric, longest.total)} {UNITS[metric]} = {parts}."
+        )
+    return lines
+
+
+def _lost(metric: str, trend: Trend) -> str:
+    said = "" if trend.p is None else f", {p_equation(trend.p)}"
+    return f"{NAMES[metric]} lost {difference_text(metric, trend.loss)} {UNITS[metric]}{said}"
+
+
+def _limits(link: AttentionLink | None, place: str, sizes: Mapping[str, int]) -> list[str]:
+    """What cannot be said, with so few items and trials and at all."""
+    n, lines = sizes["items"], []
+    if n < MIN_ITEMS:
+        lines.append(
+            f"With {count(n, 'item')} there are no intervals ({MIN_ITEMS} are needed) and no tests ({MIN_TEST_ITEMS}): "
+            "nothing here is shown of other items."
+        )
+    else:
+        reach = wilson_interval(n // 2, n, n)
+        assert reach.low is not None
+        assert reach.high is not None
+        # From 15 items on flips are drawn, and the smallest p is one in their number.
+        tests = "no tests" if n < MIN_TEST_ITEMS else f"no p below {max(2 / 2**n, 1e-4):.1g}"
+        lines.append(
+            f"With {n} items an accuracy near 50 % is known to {50 * (reach.high - reach.low):.0f} points either way, "
+            f"and there can be {tests}; differences smaller than the intervals are not ruled out."
+        )
+    if link is not None and sizes["trials"] < 2:
+        lines.append(
+            f"One trial an item: attention and {place} are not told apart. Two or more (trials), with other "
+            "distractors or filler each, would."
+        )
+    if link is not None:
+        lines.append("An association is no effect: what attention does to an answer, masses cannot say.")
+    if sizes["missing"]:
+        lines.append(f"{count(sizes['missing'], 'cell')} missing: items without a value somewhere have no part there.")
+    return lines
+
+
+def _contrast(metric: str, contrast: EndContrast) -> str:
+    p = "" if contrast.p is None else f"{p_equation(contrast.p)}: "
+    low, high = contrast.interval.low, contrast.interval.high
+    shown = contrast.p is not None and contrast.p < ALPHA and low is not None and high is not None
+    word = "not told apart"
+    if shown:
+        word = "higher" if low > 0 else "lower" if high < 0 else word  # type: ignore[operator]
+    return f"{difference_text(metric, contrast.interval)} {UNITS[metric]}, {p}{word}"
