@@ -25,6 +25,7 @@ from attnprobe.decoding import (
     stop_ids,
 )
 from attnprobe.errors import CaptureError, InputError
+from attnprobe.extra_checks import mass_tolerance
 from attnprobe.fallback import EagerCapture
 from attnprobe.layer_rows import LayerRows
 from attnprobe.manifest import describe
@@ -34,7 +35,7 @@ from attnprobe.rope import changes_with_length, differ_by_length
 from attnprobe.row_block import SampleSpans
 from attnprobe.run import Run
 from attnprobe.run_extras import extra_fields
-from attnprobe.spans import Span, question_tokens
+from attnprobe.spans import Span
 from attnprobe.token_chars import token_chars
 
 if TYPE_CHECKING:
@@ -42,9 +43,6 @@ if TYPE_CHECKING:
     from attnprobe.secondary_sinks import SecondarySink
 
 Rows = Literal["predicting", "answer"]
-
-MASS_TOLERANCE = 1e-4
-"""Largest accepted difference, nats, between span log-sum-exps and the float64 total of a sampled row (float32)."""
 
 AUTO_CHUNK = 2048
 """Tokens fed at a time where attention would otherwise hold a mask or weights of the prompt's length squared."""
@@ -78,6 +76,7 @@ class Item:
     position: int
     prompt: Prompt
     encoded: EncodedPrompt
+    question: tuple[int, int] | None  # its tokens, whichever of them are set apart as sinks
     answer_ids: tuple[int, ...] | None
     warnings: tuple[str, ...]
 
@@ -100,7 +99,7 @@ def _samples(items: Sequence[Item], batch: Batch) -> list[SampleSpans]:
             # Forced answers end together, so that a shorter one starts later.
             first_row=0 if item.answer_ids is None else batch.ids.shape[1] - len(item.answer_ids),
             sinks=tuple(i for i, span in enumerate(item.encoded.spans) if span.kind == "sink"),
-            question=question_tokens(item.encoded.spans),
+            question=item.question,
         )
         for item, pad, spans in zip(items, batch.pads, padded, strict=True)
     ]
@@ -270,9 +269,8 @@ def _run_of(
     encoded = item.encoded
     eager = isinstance(capture, EagerCapture)
     residual = max(float(layer.residual[sample]) for layer in layers)
-    # float32 logits of a large size are rounded in proportion to it, in the model as well as here.
-    rounding = 8 * float(np.finfo(np.float32).eps) * max(float(layer.magnitude[sample]) for layer in layers)
-    tolerance = _weight_tolerance(lm) if eager else max(MASS_TOLERANCE, rounding)
+    magnitude = max(float(layer.magnitude[sample]) for layer in layers)
+    tolerance = _weight_tolerance(lm) if eager else mass_tolerance(magnitude)
     if not residual <= tolerance:
         raise CaptureError(
             f"{type(lm.model).__name__}: the spans' total differs from an independent one by {residual:.2g} "

@@ -248,9 +248,9 @@ class Capture:
         first = max(self.first_row, self._call_start)
         if first < self.n_seen:
             self._capture(layer, name, self._block(layer, name, *asked, mask, np.arange(first, self.n_seen), kwargs))
+        step = rows_at_a_time(len(self.samples), key.shape[2], mask, kwargs.get("position_bias"))
         for extra, (start, stop) in self._stretches.items():
             rows = range(max(start, self._call_start), min(stop, self.n_seen))
-            step = rows_at_a_time(len(self.samples), key.shape[2], mask, kwargs.get("position_bias"))
             for part in (rows[i : i + step] for i in range(0, len(rows), step)):
                 block = self._block(layer, name, query, key, None, mask, np.array(part), kwargs)
                 sink, tables = layer.arguments["sink"], self._tables(block)

@@ -63,20 +63,21 @@ def figure(
     width: Annotated[
         Literal["column", "page"], typer.Option(help="3.3 inches, for a column of two, or 6.9, for a page.")
     ] = "column",
+    force: Annotated[bool, typer.Option("--force", help="Write over a file that attnprobe did not make.")] = False,
     quiet: Quiet = False,
 ) -> None:
     """Draw a figure; ``HELP`` is what the command line shows."""
     with reported():
         from attnprobe.report.figure_sources import read_for
         from attnprobe.report.figures import draw, known_kind
-        from attnprobe.report.style import check_suffix
+        from attnprobe.report.style import check_picture
 
         known_kind(kind)
-        check_suffix(out)
+        check_picture(out, force)
         faults: list[str] = []
         options: dict[str, Any] = {"layers": layer} if layer else {}
         if norm is not None:
             options["norm"] = norm
-        draw(kind, read_for(kind, sources, faults, label, metric), out, width=width, **options)
+        draw(kind, read_for(kind, sources, faults, label, metric), out, force, width=width, **options)
         say(f"figure in {out}", quiet)
         leave_if_incomplete(faults)

@@ -17,6 +17,7 @@ from attnprobe.terminal import plain, say
 
 # typer's, whichever version of click it has inside.
 _USAGE_ERROR: Any = typer.BadParameter.__base__
+_NO_NAME = re.compile(r"[^\w,]")
 
 
 class Commands(TyperGroup):
@@ -84,8 +85,11 @@ def _in_options(message: str, options: Sequence[str]) -> str:
         return f"--{match[1].replace('_', '-')}"
 
     named = re.sub(r"\b(beyond_window|strict|trust_remote_code)=True", option, message)
+    named = re.sub(r"\bextras=\(([^)]*)\)", lambda m: f"--extras {_NO_NAME.sub('', m[1]).strip(',')}", named)
+    named = re.sub(r"\bstrict_filler=False", "--no-strict-filler", named)
     if options:
-        named = re.sub(rf"\b({'|'.join(options)})\b(=?)", lambda m: option(m) + (" " if m[2] else ""), named)
+        # Not what is an option already, nor a part of a longer name.
+        named = re.sub(rf"(?<![-.\w])({'|'.join(options)})\b(=?)", lambda m: option(m) + (" " if m[2] else ""), named)
     return " ".join(named.split())
 
 

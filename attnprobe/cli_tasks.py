@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, fields
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
 
@@ -30,21 +34,30 @@ from attnprobe.cli_options import (
 from attnprobe.cli_output import reported
 from attnprobe.errors import InputError
 
+if TYPE_CHECKING:
+    from attnprobe.tasks.endpoint import Endpoint as Server
+
 Models = Annotated[
     list[str] | None, typer.Option("--model", "-m", help="Alias, hub id, folder, or .gguf file; may be repeated.")
 ]
 Out = Annotated[Path, typer.Option(help="Folder for every finished cell and the results; a second call resumes.")]
 Items = Annotated[
-    Path | None, typer.Option(help="File of needles: id, wordings, question, answer, foil. [default: built in]")
+    Path | None,
+    typer.Option(
+        help="File of needles, one JSON object a line: id, wordings (texts that state the fact), question, answer, "
+        "foil; distractors (texts on the topic) for needle, terms for same_domain. [default: built in]"
+    ),
 ]
-Only = Annotated[str, typer.Option(help="Take only the needles with these ids, e.g. ferry,museum. [default: all]")]
+Only = Annotated[
+    str | None, typer.Option(help="Take only the needles with these ids, e.g. ferry,museum. [default: all]")
+]
 Trials = Annotated[int, typer.Option(min=1, help="Draws of each item: of distractors or filler, and the wording.")]
 Seed = Annotated[int, typer.Option(min=0, help="Draws all that is random.")]
 NoBaselines = Annotated[
     bool, typer.Option("--no-baselines", help="Do not ask without any text, and with the evidence alone.")
 ]
-LooseFiller = Annotated[
-    bool, typer.Option("--loose-filler", help="Note what looks like an answer in the filler, and do not refuse it.")
+NoStrictFiller = Annotated[
+    bool, typer.Option("--no-strict-filler", help="Note filler of an answer's form (a number, a date), not refuse it.")
 ]
 Reply = Annotated[int, typer.Option("--max-new-tokens", min=0, help="Longest reply, tokens; 0: no replies.")]
 Endpoint = Annotated[
@@ -63,92 +76,166 @@ RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Measure cells
 _KINDS = "prose (built in), same_domain, repeated, shuffled; file:PATH, repeated:PATH, shuffled:PATH."
 
 
+@dataclass(frozen=True)
+class TaskArguments:
+    """The options that every task has."""
+
+    out: Out
+    model: Models = None
+    items: Items = None
+    only: Only = None
+    limit: Limit = None
+    trials: Trials = 1
+    seed: Seed = 0
+    no_baselines: NoBaselines = False
+    max_new_tokens: Reply = 32
+    layout: Layout = "question_last"
+    template: Template = "auto"
+    endpoint: Endpoint = None
+    endpoint_model: EndpointModel = None
+    key_env: KeyEnv = None
+    tokenizer: Tokenizer = None
+    per_minute: PerMinute = None
+    beyond_window: BeyondWindow = False
+    dtype: Dtype = None
+    device_map: DeviceMap = None
+    attn_implementation: AttnImplementation = None
+    rope: Rope = None
+    revision: Revision = None
+    trust_remote_code: TrustRemoteCode = False
+    retry_failed: RetryFailed = False
+    json_: Json = False
+    quiet: Quiet = False
+
+    def run(self, task: str, choices: Mapping[str, Any], markers: Any, prompts: Path | None = None) -> None:
+        """Do a task with these and its own choices, and print what was found; exit status 1 where cells have failed."""
+        from attnprobe.grid_processes import own_device
+        from attnprobe.tasks.cell import Form
+        from attnprobe.tasks.task_command import OF_A_LOADED_MODEL, TaskInput, print_results, run_task
+        from attnprobe.tasks.task_options import TaskOptions
+
+        options = TaskOptions(
+            task,
+            {**choices, "trials": self.trials, "seed": self.seed, "with_baselines": not self.no_baselines},
+            Form(self.layout, markers, self.template),
+            source=self.items if prompts is None else prompts,
+            only=None if self.only is None else listed_names("--only", self.only),
+            limit=self.limit,
+            max_new_tokens=self.max_new_tokens,
+            beyond_window=self.beyond_window,
+        )
+        loading = {name: getattr(self, name) for name in OF_A_LOADED_MODEL}
+        loading["device_map"] = self.device_map or own_device()
+        given = TaskInput(tuple(self.model or ()), loading, self._server(), self.tokenizer)
+        found = run_task(given, options, self.out, retry_failed=self.retry_failed, quiet=self.quiet)
+        if found is not None and print_results(found, self.json_):
+            raise typer.Exit(1)
+
+    def _server(self) -> Server | None:
+        """The server that is observed; options without effect are refused."""
+        from attnprobe.tasks.endpoint import Endpoint
+        from attnprobe.tasks.task_command import OF_A_LOADED_MODEL
+
+        if self.endpoint is None:
+            self._refuse(
+                ("endpoint_model", "key_env", "tokenizer", "per_minute"),
+                "without --endpoint; add the server's address, or leave it out",
+            )
+            return None
+        self._refuse(
+            (*OF_A_LOADED_MODEL, "beyond_window"), "with --endpoint, whose server has loaded the model; leave it out"
+        )
+        if self.endpoint_model is None:
+            raise InputError("--endpoint needs --endpoint-model, the model's name on the server")
+        return Endpoint(
+            self.endpoint,
+            self.endpoint_model,
+            key_env=self.key_env,
+            per_minute=self.per_minute,
+            max_tokens=max(self.max_new_tokens, 1),
+        )
+
+    def _refuse(self, names: tuple[str, ...], why: str) -> None:
+        for name in names:
+            if getattr(self, name) not in (None, False):
+                raise InputError(f"--{name.replace('_', '-')} has no effect {why}")
+
+
+def _with_common(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of `TaskArguments` in the place of its parameter ``common``."""
+    hints = get_type_hints(TaskArguments, include_extras=True)
+    first, *others = (
+        Parameter(
+            field.name,
+            Parameter.KEYWORD_ONLY,
+            default=Parameter.empty if field.default is MISSING else field.default,
+            annotation=hints[field.name],
+        )
+        for field in fields(TaskArguments)
+    )
+    own_hints = get_type_hints(command, include_extras=True)
+    own = [
+        parameter.replace(kind=Parameter.KEYWORD_ONLY, annotation=own_hints[parameter.name])
+        for parameter in signature(command).parameters.values()
+        if parameter.name != "common"
+    ]
+
+    @wraps(command)
+    def called(**given: Any) -> None:
+        common = TaskArguments(**{field.name: given.pop(field.name) for field in fields(TaskArguments)})
+        command(common=common, **given)
+
+    # Typer reads both of them.
+    shown = [first, *own, *others]
+    called.__signature__ = Signature(shown)  # type: ignore[attr-defined]
+    called.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
+    return called
+
+
+@_with_common
 def needle(
-    out: Out,
-    model: Models = None,
+    *,
+    common: TaskArguments,
     prompts: Annotated[
         Path | None,
         typer.Option(help="Questions of a file instead of needles: the document with the answer is what moves."),
     ] = None,
-    items: Items = None,
-    only: Only = "",
-    limit: Limit = None,
     n_documents: Annotated[int, typer.Option(min=1, help="Documents of a prompt.")] = 10,
     positions: Annotated[str | None, typer.Option(help="Places of the needle, e.g. 0,4-5,9. [default: all]")] = None,
     other_topics: Annotated[
         bool, typer.Option("--other-topics", help="Take other items' distractors where an item has too few.")
     ] = False,
-    keep_order: Annotated[
-        bool, typer.Option("--keep-order", help="With --prompts: do not shuffle the other documents.")
+    no_shuffle: Annotated[
+        bool, typer.Option("--no-shuffle", help="With --prompts: keep the file's order of the other documents.")
     ] = False,
-    trials: Trials = 1,
-    seed: Seed = 0,
-    no_baselines: NoBaselines = False,
-    max_new_tokens: Reply = 32,
-    layout: Layout = "question_last",
     markers: Annotated[
         Literal["xml", "numbered", "none"] | None,
         typer.Option(help="What is written around documents. [default: xml; with --prompts: numbered]"),
     ] = None,
-    template: Template = "auto",
-    endpoint: Endpoint = None,
-    endpoint_model: EndpointModel = None,
-    key_env: KeyEnv = None,
-    tokenizer: Tokenizer = None,
-    per_minute: PerMinute = None,
-    beyond_window: BeyondWindow = False,
-    dtype: Dtype = None,
-    device_map: DeviceMap = None,
-    attn_implementation: AttnImplementation = None,
-    rope: Rope = None,
-    revision: Revision = None,
-    trust_remote_code: TrustRemoteCode = False,
-    retry_failed: RetryFailed = False,
-    json_: Json = False,
-    quiet: Quiet = False,
 ) -> None:
     """Put a fact at every position among distractors, and ask for it.
 
     Prints accuracy, the right answer's log-probability and the attention that its document gets, by position, and how
     they go together. --prompts takes questions from a file of Lost in the Middle, HotpotQA or SQuAD.
     """
-    with reported("n_documents", "other_topics", "limit", "max_new_tokens", kept=out):
-        from attnprobe.tasks.cell import Form
-        from attnprobe.tasks.task_command import TaskInput, run_task
-        from attnprobe.tasks.task_options import TaskOptions
-
+    with reported("n_documents", "other_topics", "max_new_tokens", "key_env", kept=common.out):
         places = None if positions is None else listed_numbers("--positions", positions)
-        choices: dict[str, Any] = {"n_documents": n_documents, "positions": places, "trials": trials, "seed": seed}
+        choices: dict[str, Any] = {"n_documents": n_documents, "positions": places}
         if prompts is None:
-            if keep_order:
-                raise InputError("--keep-order is of --prompts: the built-in distractors have no order to keep")
-            choices["other_topics"] = other_topics
+            if no_shuffle:
+                raise InputError("--no-shuffle is of --prompts: the built-in distractors have no order to keep")
+            common.run("needle_sweep", {**choices, "other_topics": other_topics}, markers or "xml")
         else:
-            if items is not None or only or other_topics:
+            if common.items is not None or common.only is not None or other_topics:
                 raise InputError("--items, --only and --other-topics are of needles; leave them out with --prompts")
-            choices["shuffle"] = not keep_order
-        if markers is None:
-            markers = "xml" if prompts is None else "numbered"
-        options = TaskOptions(
-            "needle_sweep" if prompts is None else "multi_doc",
-            {**choices, "with_baselines": not no_baselines},
-            Form(layout, markers, template),
-            source=items if prompts is None else prompts,
-            only=listed_names("--only", only) or None,
-            limit=limit,
-            max_new_tokens=max_new_tokens,
-            beyond_window=beyond_window,
-        )
-        server = _endpoint(endpoint, endpoint_model, key_env, tokenizer, per_minute, max_new_tokens)
-        loading = _loading(dtype, device_map, attn_implementation, rope, revision, trust_remote_code)
-        given = TaskInput(tuple(model or ()), loading, server, tokenizer)
-        _print(run_task(given, options, out, retry_failed=retry_failed, quiet=quiet), json_)
+            common.run("multi_doc", {**choices, "shuffle": not no_shuffle}, markers or "numbered", prompts)
 
 
+@_with_common
 def niah(
-    out: Out,
+    *,
+    common: TaskArguments,
     lengths: Lengths,
-    model: Models = None,
     depths: Annotated[str, typer.Option(help="Parts of the filler before the needle, 0 to 1.")] = "0,0.25,0.5,0.75,1",
     mode: Annotated[
         Literal["single", "multi_key", "multi_value", "conflicting"],
@@ -156,183 +243,44 @@ def niah(
     ] = "single",
     n_needles: Annotated[int, typer.Option(min=2, help="Needles of multi_key and multi_value.")] = 3,
     filler: Annotated[str, typer.Option(help=_KINDS)] = "prose",
-    loose_filler: LooseFiller = False,
-    items: Items = None,
-    only: Only = "",
-    limit: Limit = None,
-    trials: Trials = 1,
-    seed: Seed = 0,
-    no_baselines: NoBaselines = False,
-    max_new_tokens: Reply = 32,
-    layout: Layout = "question_last",
+    no_strict_filler: NoStrictFiller = False,
     markers: Markers = "none",
-    template: Template = "auto",
-    endpoint: Endpoint = None,
-    endpoint_model: EndpointModel = None,
-    key_env: KeyEnv = None,
-    tokenizer: Tokenizer = None,
-    per_minute: PerMinute = None,
-    beyond_window: BeyondWindow = False,
-    dtype: Dtype = None,
-    device_map: DeviceMap = None,
-    attn_implementation: AttnImplementation = None,
-    rope: Rope = None,
-    revision: Revision = None,
-    trust_remote_code: TrustRemoteCode = False,
-    retry_failed: RetryFailed = False,
-    json_: Json = False,
-    quiet: Quiet = False,
 ) -> None:
     """Hide a fact at depths of prompts of exact lengths, and ask for it: the needle in a haystack.
 
     Prints the matrix of length by depth, and the longest length up to which the middle holds.
     """
-    with reported("lengths", "depths", "n_needles", "limit", "max_new_tokens", kept=out):
-        from attnprobe.tasks.cell import Form
-        from attnprobe.tasks.task_command import TaskInput, run_task
-        from attnprobe.tasks.task_options import TaskOptions
-
+    with reported("lengths", "depths", "n_needles", "max_new_tokens", "key_env", kept=common.out):
         choices = {
             "lengths": prompt_lengths(lengths),
             "depths": depth_parts(depths),
             "mode": mode,
             "n_needles": n_needles,
             "filler": filler,
-            "strict_filler": not loose_filler,
-            "trials": trials,
-            "seed": seed,
-            "with_baselines": not no_baselines,
+            "strict_filler": not no_strict_filler,
         }
-        options = TaskOptions(
-            "niah",
-            choices,
-            Form(layout, markers, template),
-            source=items,
-            only=listed_names("--only", only) or None,
-            limit=limit,
-            max_new_tokens=max_new_tokens,
-            beyond_window=beyond_window,
-        )
-        server = _endpoint(endpoint, endpoint_model, key_env, tokenizer, per_minute, max_new_tokens)
-        loading = _loading(dtype, device_map, attn_implementation, rope, revision, trust_remote_code)
-        given = TaskInput(tuple(model or ()), loading, server, tokenizer)
-        _print(run_task(given, options, out, retry_failed=retry_failed, quiet=quiet), json_)
+        common.run("niah", choices, markers)
 
 
+@_with_common
 def filler(
-    out: Out,
+    *,
+    common: TaskArguments,
     lengths: Lengths,
-    model: Models = None,
     fillers: Annotated[str, typer.Option(help=f"Kinds of filler, any of {_KINDS}")] = "repeated,prose,same_domain",
     placements: Annotated[str, typer.Option(help="Where it stands: after the evidence, before, split.")] = "after",
-    loose_filler: LooseFiller = False,
-    items: Items = None,
-    only: Only = "",
-    limit: Limit = None,
-    trials: Trials = 1,
-    seed: Seed = 0,
-    no_baselines: NoBaselines = False,
-    max_new_tokens: Reply = 32,
-    layout: Layout = "question_last",
+    no_strict_filler: NoStrictFiller = False,
     markers: Markers = "none",
-    template: Template = "auto",
-    endpoint: Endpoint = None,
-    endpoint_model: EndpointModel = None,
-    key_env: KeyEnv = None,
-    tokenizer: Tokenizer = None,
-    per_minute: PerMinute = None,
-    beyond_window: BeyondWindow = False,
-    dtype: Dtype = None,
-    device_map: DeviceMap = None,
-    attn_implementation: AttnImplementation = None,
-    rope: Rope = None,
-    revision: Revision = None,
-    trust_remote_code: TrustRemoteCode = False,
-    retry_failed: RetryFailed = False,
-    json_: Json = False,
-    quiet: Quiet = False,
 ) -> None:
     """Keep evidence and question, and let the prompt grow by text without any use.
 
     Prints what length, other content and content on the same topic cost, and what more tokens cost at each length.
     """
-    with reported("lengths", "fillers", "placements", "limit", "max_new_tokens", kept=out):
-        from attnprobe.tasks.cell import Form
-        from attnprobe.tasks.task_command import TaskInput, run_task
-        from attnprobe.tasks.task_options import TaskOptions
-
+    with reported("lengths", "fillers", "placements", "max_new_tokens", "key_env", kept=common.out):
         choices = {
             "lengths": prompt_lengths(lengths),
             "fillers": listed_names("--fillers", fillers),
             "placements": listed_names("--placements", placements),
-            "strict_filler": not loose_filler,
-            "trials": trials,
-            "seed": seed,
-            "with_baselines": not no_baselines,
+            "strict_filler": not no_strict_filler,
         }
-        options = TaskOptions(
-            "filler_control",
-            choices,
-            Form(layout, markers, template),
-            source=items,
-            only=listed_names("--only", only) or None,
-            limit=limit,
-            max_new_tokens=max_new_tokens,
-            beyond_window=beyond_window,
-        )
-        server = _endpoint(endpoint, endpoint_model, key_env, tokenizer, per_minute, max_new_tokens)
-        loading = _loading(dtype, device_map, attn_implementation, rope, revision, trust_remote_code)
-        given = TaskInput(tuple(model or ()), loading, server, tokenizer)
-        _print(run_task(given, options, out, retry_failed=retry_failed, quiet=quiet), json_)
-
-
-def _loading(
-    dtype: str | None,
-    device_map: str | None,
-    attn_implementation: str | None,
-    rope: str | None,
-    revision: str | None,
-    trust_remote_code: bool,
-) -> dict[str, Any]:
-    from attnprobe.grid_processes import own_device
-
-    return {
-        "dtype": dtype,
-        "device_map": device_map or own_device(),
-        "attn_implementation": attn_implementation,
-        "rope": rope,
-        "revision": revision,
-        "trust_remote_code": trust_remote_code,
-    }
-
-
-def _endpoint(
-    url: str | None,
-    name: str | None,
-    key_env: str | None,
-    tokenizer: str | None,
-    per_minute: float | None,
-    max_tokens: int,
-) -> Any:
-    """The server that is observed, or None."""
-    from attnprobe.tasks.endpoint import Endpoint
-
-    if url is None:
-        given = {"--endpoint-model": name, "--key-env": key_env, "--tokenizer": tokenizer, "--per-minute": per_minute}
-        for option, value in given.items():
-            if value is not None:
-                raise InputError(
-                    f"{option} has no effect without --endpoint; add the server's address, or leave it out"
-                )
-        return None
-    if name is None:
-        raise InputError("--endpoint needs --endpoint-model, the model's name on the server")
-    return Endpoint(url, name, key_env=key_env, per_minute=per_minute, max_tokens=max(max_tokens, 1))
-
-
-def _print(results: Any, as_json: bool) -> None:
-    """Print what was found; leave with exit status 1 where cells have failed."""
-    from attnprobe.tasks.task_command import print_results
-
-    if results is not None and print_results(results, as_json):
-        raise typer.Exit(1)
+        common.run("filler_control", choices, markers)

@@ -13,17 +13,19 @@ if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
 _WIDTH = 100
+_COMMANDS = {"needle": "needle_sweep", "filler": "filler_control"}  # kinds, by the command that does the same
 _NAMES = {str: "text", int: "whole number", float: "number", bool: "true or false", Path: "path"}
 
 
 def config_lines(kind: str) -> list[str]:
-    """Lines of an example config of a kind, which ``attnprobe run`` takes as it is.
+    """Lines of an example config of a kind, or of what a command does, which ``attnprobe run`` takes as it is.
 
     Raises
     ------
     InputError
         When there is no such kind.
     """
+    kind = _COMMANDS.get(kind, kind)
     model = model_of(kind)
     lines = [
         *wrapped(f"# {(model.__doc__ or kind).splitlines()[0]}", _WIDTH, "# "),

@@ -189,7 +189,7 @@ def demo(lm: LanguageModel, out: Path, force: bool = False, quiet: bool = True) 
     write_heatmap(own, pages[0])
     write_report([out], pages[1])
     say(f"pictures: {pictures[0]}, {pictures[1]}", quiet)
-    say(f"pages for a browser: {pages[0]} (the prompt's text by attention), {pages[1]}", quiet)
+    say(f"pages for a browser: {pages[0]} (the first rotation, the model's own answer), {pages[1]}", quiet)
     return DemoResult(folder, own.answer, gold, pictures, pages)
 
 
@@ -219,6 +219,10 @@ def demo_lines(result: DemoResult, model: str, unicode: bool = True) -> list[str
         "",
         *wrapped(ratio_line(curve)),
         *budget_lines(mean.budget, mean.residual),
+        "",
+        *wrapped(
+            f"{HEATMAP} shows the first rotation with the model's own answer; curve and report have the forced one."
+        ),
         "",
         *wrapped(
             "Every document stood once at every position, so what the documents say averages out; what remains is "

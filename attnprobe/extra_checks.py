@@ -14,8 +14,22 @@ from attnprobe.run_extras import TOKEN_NAMES
 if TYPE_CHECKING:
     from attnprobe.run import Run
 
-TOLERANCE = 1e-4
-"""Largest accepted difference between sums of an extra and the masses that they must equal."""
+MASS_TOLERANCE = 1e-4
+"""Largest accepted difference, nats or mass, between sums that must be equal, where logits are small (float32)."""
+UNKNOWN_TOLERANCE = 1e-2
+"""The same where rows were not kept, and nothing tells the size of the logits."""
+
+
+def mass_tolerance(magnitude: float) -> float:
+    """Largest accepted difference of sums of masses whose rows have log-sum-exps of this size, nats.
+
+    float32 logits of a large size are rounded in proportion to it, in the model as well as here.
+    """
+    return max(MASS_TOLERANCE, 8 * float(np.finfo(np.float32).eps) * magnitude)
+
+
+def _tolerance(run: Run) -> float:
+    return UNKNOWN_TOLERANCE if run.row_total is None else mass_tolerance(float(np.abs(run.row_total).max()))
 
 
 def check_extras(run: Run) -> None:
@@ -33,39 +47,42 @@ def check_extras(run: Run) -> None:
         Naming the first contradiction.
     """
     _check_arrays(run)
+    tolerance = _tolerance(run)
     if run.top_mass is not None:
-        _check_top(run)
+        _check_top(run, tolerance)
     if run.column_mass is not None:
         for i, span in enumerate(run.spans):
             _check_sum(
                 sum(run.column_mass[..., a:b].sum(axis=-1, dtype=np.float64) for a, b in span.segments),
                 run.mass[..., i] if span.segments else np.zeros(()),
                 f'column_mass of span "{span.name}"',
+                tolerance,
             )
     if run.key_mass is not None:
-        _check_keys(run)
+        _check_keys(run, tolerance)
     if run.distance_mass is not None:
         sinks = [i for i, span in enumerate(run.spans) if span.kind in ("sink", "learned_sink")]
         _check_sum(
             run.distance_mass.sum(axis=-1, dtype=np.float64) + run.mass[..., sinks].sum(axis=-1, dtype=np.float64),
             np.ones(()),
             "distance_mass with the sinks",
+            tolerance,
         )
     if run.prompt_mass is not None:
-        _check_prompt(run)
+        _check_prompt(run, tolerance)
     for name, kind in (("value_mass", "learned_sink"), ("question_mass", "answer")):
         array = getattr(run, name)
         if array is None:
             continue
-        _check_sum(array.sum(axis=-1, dtype=np.float64), np.ones(()), name)
+        _check_sum(array.sum(axis=-1, dtype=np.float64), np.ones(()), name, tolerance)
         for i, span in enumerate(run.spans):
             if span.kind == kind and array[..., i].any():
                 raise InputError(f'{name} gives mass to span "{span.name}", which can have none')
 
 
-def _check_sum(found: Any, wanted: np.ndarray, what: str) -> None:
+def _check_sum(found: Any, wanted: np.ndarray, what: str, tolerance: float) -> None:
     error = float(np.abs(found - wanted).max())
-    if not error <= TOLERANCE:
+    if not error <= tolerance:
         raise InputError(f"{what} does not add up: off by {error:.3g}")
 
 
@@ -129,7 +146,7 @@ def _owners(run: Run) -> np.ndarray:
     return owner
 
 
-def _check_keys(run: Run) -> None:
+def _check_keys(run: Run, tolerance: float) -> None:
     assert run.key_mass is not None
     assert run.key_token is not None
     mass, token = run.key_mass, run.key_token  # [layer, row, k]
@@ -150,21 +167,21 @@ def _check_keys(run: Run) -> None:
         if (own.sum(axis=-1) > run.visible[..., i]).any():
             raise InputError(f'key_token holds more tokens of span "{span.name}" than the row sees')
         found = np.where(own, mass, 0).sum(axis=-1, dtype=np.float64)
-        if run.row_mass is not None and (found > run.row_mass[..., i].mean(axis=1) + TOLERANCE).any():
+        if run.row_mass is not None and (found > run.row_mass[..., i].mean(axis=1) + tolerance).any():
             raise InputError(f'key_mass of span "{span.name}" is more than the span has')
 
 
-def _check_prompt(run: Run) -> None:
+def _check_prompt(run: Run, tolerance: float) -> None:
     assert run.prompt_mass is not None
     assert run.prompt_edges is not None
-    _check_sum(run.prompt_mass.sum(axis=-1, dtype=np.float64), np.ones(()), "prompt_mass")
+    _check_sum(run.prompt_mass.sum(axis=-1, dtype=np.float64), np.ones(()), "prompt_mass", tolerance)
     ends = np.array(run.prompt_edges[1:])
     for i, span in enumerate(run.spans):
         if span.segments and run.prompt_mass[:, :, ends <= span.segments[0][0], i].any():
             raise InputError(f'prompt_mass gives mass to span "{span.name}" in rows before it')
 
 
-def _check_top(run: Run) -> None:
+def _check_top(run: Run, tolerance: float) -> None:
     assert run.top_mass is not None
     assert run.top_token is not None
     assert run.row_mass is not None
@@ -178,5 +195,5 @@ def _check_top(run: Run) -> None:
             raise InputError(f'top_token of span "{span.name}" is -1 where a row sees it, or a token where none does')
         if ((token >= 0) & ((owner[token] != i) | (token > positions))).any():
             raise InputError(f'top_token of span "{span.name}" lies outside it or behind its row')
-        if (top > mass).any() or (top * np.maximum(visible, 1) < mass - TOLERANCE).any():
+        if (top > mass).any() or (top * np.maximum(visible, 1) < mass - tolerance).any():
             raise InputError(f'top_mass of span "{span.name}" is more than its mass, or less than its mean token\'s')

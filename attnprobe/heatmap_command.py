@@ -11,7 +11,7 @@ from attnprobe.errors import InputError
 from attnprobe.measure_folder import AnswerSource, check_answers
 from attnprobe.prompt import Prompt
 from attnprobe.report.heatmap import write_heatmap
-from attnprobe.report.page import check_page
+from attnprobe.report.own_files import check_page
 from attnprobe.run import Run
 from attnprobe.run_folder import run_name
 from attnprobe.summary import Selection, check_selection
@@ -43,7 +43,10 @@ def heatmap_of_run(file: Path, out: Path, heads: Heads) -> Page:
     """The page of a saved run; ``out`` is the page, or a folder where it gets the run file's name."""
     target = _prepared(out, file.name)
     run = Run.load(file)
-    return _written(run, run.prompt_id or file.stem, target, heads)
+    try:
+        return _written(run, run.prompt_id or file.stem, target, heads)
+    except InputError as error:
+        raise InputError(f"{file}: {error}") from error
 
 
 def heatmaps_of_prompts(
@@ -134,11 +137,6 @@ def _is_page(out: Path) -> bool:
 def _prepared(out: Path, run_file: str) -> Path:
     """Where a page goes, in a folder by the name that its run's file has; once it is known to be possible."""
     target = out if _is_page(out) else out / Path(run_file).with_suffix(".html").name
-    folder = target.parent
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{folder} cannot be made a folder: {error.strerror}; give another --out") from error
     check_page(target)
     return target
 

@@ -18,6 +18,7 @@ from attnprobe.prefix_cache import PrefixCache, check_prefix
 from attnprobe.prompt import Prompt, encode_answer
 from attnprobe.run import Run
 from attnprobe.secondary_sinks import SecondarySink, apart
+from attnprobe.spans import question_tokens
 from attnprobe_kernels import BACKENDS
 
 if TYPE_CHECKING:
@@ -263,13 +264,14 @@ def prepare(lm: LanguageModel, position: int, prompt: Prompt, answer: Answer | N
         raise InputError(f"lm is {lm!r}; give attnprobe.load(name) or LanguageModel(model, tokenizer)")
     if not isinstance(prompt, Prompt):
         raise InputError(f"prompt {position} is a {type(prompt).__name__}; give a Prompt, e.g. Prompt.from_text(text)")
-    encoded = apart(prompt.encode(lm.tokenizer, strict=options.strict), options.secondary_sinks)
+    plain = prompt.encode(lm.tokenizer, strict=options.strict)
+    encoded = apart(plain, options.secondary_sinks)
     ids: tuple[int, ...] | None = None
     warnings: tuple[str, ...] = encoded.warnings
     if answer is not None:
         ids, more = encode_answer(encoded, lm.tokenizer, answer)
         warnings = (*warnings, *more)
-    item = Item(position, prompt, encoded, ids, warnings)
+    item = Item(position, prompt, encoded, question_tokens(plain.spans), ids, warnings)
     _check_extras(lm, options.extras)
     _check_vocabulary(lm, item)
     _check_length(lm, item, options)

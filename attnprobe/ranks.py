@@ -27,7 +27,8 @@ class RankCorrelation:
     within_position
         Ranks within each question and position: different documents at the same place. The headline.
     p_value
-        Two-sided, of no correlation within question and position; None where there is no interval.
+        Two-sided, of no correlation within question and position: of the interval's t; where the ranks agree too well
+        for an interval, of the sign test of the questions' own correlations. None where there is neither.
     by_question
         float64 ``[Q]``: the headline's correlation of each question alone; NaN where it has none.
     n_cells
@@ -108,23 +109,39 @@ def rank_correlation(
     return ranked_cells([_cells(*question) for question in zip(mass, effect, permutations, strict=True)], level)
 
 
-def ranked_cells(tables: Sequence[np.ndarray], level: float = 0.95) -> RankCorrelation:
-    """The same of any cells: a table for each question, float64 ``[cell, 3]``: number of its place, mass, effect."""
+def ranked_cells(tables: Sequence[np.ndarray], level: float = 0.95, unit: str = "question") -> RankCorrelation:
+    """The same of any cells: a table for each question, float64 ``[cell, 3]``: number of its place, mass, effect.
+
+    ``unit`` is what reasons call a question.
+    """
     level = fraction("level", level)
     by_question = np.array([_sums([table]) for table in tables]).reshape(-1, 3)
     by_place = np.array([_sums([table[table[:, 0] == place] for place in np.unique(table[:, 0])]) for table in tables])
     by_place = by_place.reshape(-1, 3)
-    pooled, _ = _interval(lambda some: _correlation(_sums([np.concatenate([tables[q] for q in some])])), tables, level)
-    within, _ = _interval(lambda some: _correlation(by_question[some].sum(axis=0)), tables, level)
-    headline, p_value = _interval(lambda some: _correlation(by_place[some].sum(axis=0)), tables, level)
+    pooled, _ = _interval(
+        lambda some: _correlation(_sums([np.concatenate([tables[q] for q in some])])), tables, level, unit
+    )
+    within, _ = _interval(lambda some: _correlation(by_question[some].sum(axis=0)), tables, level, unit)
+    headline, p_value = _interval(lambda some: _correlation(by_place[some].sum(axis=0)), tables, level, unit)
+    own = np.array([_correlation(sums) for sums in by_place])
+    if p_value is None and headline.n >= MIN_QUESTIONS:
+        p_value = _sign_test(own[~np.isnan(own)])
     return RankCorrelation(
         pooled=pooled,
         within_question=within,
         within_position=headline,
         p_value=p_value,
-        by_question=np.array([_correlation(sums) for sums in by_place]),
+        by_question=own,
         n_cells=sum(len(table) for table in tables),
     )
+
+
+def _sign_test(correlations: np.ndarray) -> float:
+    """Two-sided p that questions' correlations are as often above 0 as below."""
+    from scipy.stats import binomtest
+
+    signs = np.sign(correlations[correlations != 0])
+    return float(binomtest(int((signs > 0).sum()), len(signs)).pvalue) if len(signs) else 1.0
 
 
 def _cells(mass: np.ndarray, effect: np.ndarray, permutations: np.ndarray) -> np.ndarray:
@@ -158,7 +175,7 @@ def _correlation(sums: np.ndarray) -> float:
 
 
 def _interval(
-    statistic: Callable[[list[int]], float], tables: Sequence[np.ndarray], level: float
+    statistic: Callable[[list[int]], float], tables: Sequence[np.ndarray], level: float, unit: str
 ) -> tuple[Interval, float | None]:
     """Estimate, jackknife interval over questions on Fisher's scale, and p-value of no correlation.
 
@@ -170,7 +187,7 @@ def _interval(
     telling = [question for question in range(len(tables)) if not math.isnan(statistic([question]))]
     n = len(telling)
     estimate = statistic(list(range(len(tables)))) if tables else math.nan
-    method = "jackknife over questions, Fisher z"
+    method = f"jackknife over {unit}s, Fisher z"
 
     def none(reason: str) -> tuple[Interval, None]:
         return Interval(None if math.isnan(estimate) else estimate, None, None, level, n, method, reason), None
@@ -178,15 +195,15 @@ def _interval(
     if math.isnan(estimate):
         return none("mass or effect does not differ between cells")
     if n < MIN_QUESTIONS:
-        return none(f"{n} questions; an interval needs at least {MIN_QUESTIONS}")
+        return none(f"{n} {unit}{'' if n == 1 else 's'}; an interval needs at least {MIN_QUESTIONS}")
     left_out = np.array([statistic(telling[:index] + telling[index + 1 :]) for index in range(n)])
     if not (np.abs([estimate, *left_out]) < 1 - 1e-12).all():
-        return none("the ranks agree perfectly, with or without some question; Fisher's z has no value there")
+        return none(f"the ranks agree perfectly, with or without some {unit}; Fisher's z has no value there")
     z = math.atanh(estimate)
     pseudo = n * z - (n - 1) * np.arctanh(left_out)
     error = float(pseudo.std(ddof=1)) / math.sqrt(n)
     if error == 0:
-        return none("all questions agree to the last digit; there is no spread to make an interval of")
+        return none(f"all {unit}s agree to the last digit; there is no spread to make an interval of")
     half = float(t.ppf(0.5 + level / 2, n - 1)) * error
     p_value = 2 * float(t.sf(abs(z) / error, n - 1))
     return Interval(estimate, math.tanh(z - half), math.tanh(z + half), level, n, method), p_value

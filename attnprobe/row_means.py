@@ -9,7 +9,6 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from attnprobe.row_block import RowBlock, SampleSpans
@@ -90,6 +89,8 @@ def mean_masses(
         block.query, block.key, tables, edges=here, sinks=sinks, backend=backend, **block.arguments()
     ).float()
     for mean, own, rows in zip(means, whole, here, strict=True):
-        part = torch.from_numpy(np.diff(rows) / np.diff(own).clip(1)).to(mean)  # of each stretch's rows
-        mean[:, : len(part)] *= part[:, None]
+        parts = np.diff(rows) / np.diff(own).clip(1)  # of each stretch's rows
+        for stretch, part in enumerate(parts.tolist()):
+            if 0 < part < 1:  # a number of the host's: a table would wait for the device in every layer
+                mean[:, stretch].mul_(part)
     return means

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,8 @@ class StudyData:
         Questions that were left out, and why.
     runs
         Folder of the whole runs; see :meth:`kept_runs`.
+    question_texts
+        By question id, what was asked; empty in a study that was written before these were kept.
     """
 
     model: str
@@ -55,6 +57,7 @@ class StudyData:
     own_answers: Mapping[str, tuple[str, ...]]
     incomplete: Mapping[str, str]
     runs: Path
+    question_texts: Mapping[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return (
@@ -199,6 +202,7 @@ def stacked(
     own_answers: Mapping[str, tuple[str, ...]],
     incomplete: Mapping[str, str],
     runs: Path,
+    question_texts: Mapping[str, str],
 ) -> StudyData:
     """Put the cells of one model together.
 
@@ -214,7 +218,7 @@ def stacked(
         Arrays and facts of each cell, by question, base, order and variant.
     variants
         The variants that have cells of their own, the prompts as they are first.
-    own_answers, incomplete, runs
+    own_answers, incomplete, runs, question_texts
         As in :class:`StudyData`.
     """
     facts: dict[str, list[list[Mapping[str, Any]]]] = {}
@@ -237,6 +241,7 @@ def stacked(
         own_answers=own_answers,
         incomplete=incomplete,
         runs=runs,
+        question_texts=question_texts,
     )
 
 

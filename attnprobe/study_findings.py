@@ -95,7 +95,7 @@ class Robustness:
             yield "The verdict is the same without known artefacts, though ratios may be smaller."
         else:
             other = {name: verdict for name, verdict in self.verdicts.items() if verdict != self.claim}
-            yield f"The verdict is not the same without known artefacts: {_grouped(other)}."
+            yield f"The verdict is not the same without known artefacts: {_renamed(other, self.claim)}."
         for end, views in (("Head", self.head), ("Tail", self.tail)):
             yield f"{end}: {_grouped({name: _both(states) for name, states in views.items()})}."
         if self.same_curve:
@@ -143,6 +143,14 @@ def _grouped(texts: Mapping[str, str]) -> str:
     for name, text in texts.items():
         names.setdefault(text, []).append(name)
     return "; ".join(f"{text} in {', '.join(own)}" for text, own in names.items())
+
+
+def _renamed(verdicts: Mapping[str, str], claim: str) -> str:
+    """``with trimmed it is "tail", not "U"``: views by the verdict that they have in the place of the raw one."""
+    names: dict[str, list[str]] = {}
+    for name, verdict in verdicts.items():
+        names.setdefault(verdict, []).append(name)
+    return "; ".join(f'with {", ".join(own)} it is "{verdict}", not "{claim}"' for verdict, own in names.items())
 
 
 @dataclass(frozen=True, eq=False)

@@ -158,6 +158,7 @@ class StudyFolder:
                 {
                     "number": question.number,
                     "id": question.id,
+                    "text": question.prompt.question,
                     "gold": question.gold,
                     "forced": question.answer,
                     "orders": [asdict(order) for order in orders[question.number]],
@@ -221,6 +222,7 @@ class StudyFolder:
                 self._own_answers(dict(questions)),
                 missing,
                 self.store.runs,
+                {question["id"]: question["text"] for question in about["questions"] if "text" in question},
             )
         except ValueError as error:
             raise RunFileError(f"{self.store.arrays}: arrays of two cells do not fit together ({error})") from error
@@ -316,6 +318,8 @@ def _check_about(content: dict[str, Any]) -> None:
     for question in questions:
         if type(question["number"]) is not int or not isinstance(question["id"], str):
             raise TypeError("a question has no number or id")
+        if not isinstance(question.get("text", ""), str):
+            raise TypeError(f"the text of question {question['id']!r} is none")
         for order in question["orders"]:
             if type(order["base"]) is not int or type(order["number"]) is not int:
                 raise TypeError(f"an order of question {question['id']!r} has no number")

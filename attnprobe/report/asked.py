@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from attnprobe.report.texts import escaped, visible
 from attnprobe.run import Run
@@ -19,9 +19,8 @@ _NO_TEXT = "(no text)"
 
 def asked_of_run(run: Run) -> Asked:
     """Question, where the run knows its characters, and answer, with how it came about."""
-    question = _question(run)
-    made = (run.manifest.get("capture") or {}).get("answer")
-    answer = (_ANSWERS.get(str(made), "Answer"), _short(run.answer))
+    question = question_of(run)
+    answer = (answer_name(run), _short(run.answer))
     return (answer,) if question is None else (("Question", _short(question)), answer)
 
 
@@ -50,7 +49,15 @@ def asked_html(asked: Asked) -> str:
     return f'<dl class="asked">{pairs}</dl>'
 
 
-def _question(run: Run) -> str | None:
+def answer_name(run: Run) -> str:
+    """What to call the answer: with how it came about, where the run says so."""
+    capture = run.manifest.get("capture")
+    made = str(capture.get("answer")) if isinstance(capture, Mapping) else ""
+    return _ANSWERS.get(made, "Answer")
+
+
+def question_of(run: Run) -> str | None:
+    """The question's text, where the run knows its characters."""
     place = question_tokens(run.spans)
     if place is None or run.token_chars is None:
         return None

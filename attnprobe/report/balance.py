@@ -18,7 +18,12 @@ def fingerprint(run: Run, span: int) -> bytes:
 
 
 def times_everywhere(places: Places, n_documents: int) -> int:
-    """How often each document stood at each position, where that is the same number for all; else 0."""
+    """How often each document stood at each position, where that is the same number for all; else 0.
+
+    A document that stands alone has one position, which says nothing.
+    """
+    if n_documents < 2:
+        return 0
     documents = {document for document, _ in places}
     times = {places[document, position] for document in documents for position in range(n_documents)}
     return times.pop() if len(times) == 1 else 0

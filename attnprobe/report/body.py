@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from urllib.parse import quote
 
@@ -42,7 +43,7 @@ def body_html(
     faults: Sequence[str],
     text_maps: Sequence[str],
     note: str,
-    heatmaps: Sequence[str],
+    heatmaps: Sequence[tuple[str, str]],
 ) -> str:
     """The body of the page.
 
@@ -59,7 +60,7 @@ def body_html(
     note
         Why the text of others, or of none, is.
     heatmaps
-        Names of heatmap pages in the page's folder.
+        Names and titles of heatmap pages in the page's folder.
     """
     sections = [
         ("verdict", "Verdict", "Verdict", _verdicts(all_series) + _faults(faults)),
@@ -90,12 +91,20 @@ def body_html(
     asked = asked_html(all_series[0].asked) if len(all_series) == 1 else ""
     return "\n".join(
         [
-            f'<header><p class="eyebrow">attnprobe report</p><h1>{escaped(title)}</h1>{asked}{navigation}</header>',
+            f'<header><p class="eyebrow">{escaped(_eyebrow(all_series))}</p><h1>{escaped(title)}</h1>',
+            f"{asked}{navigation}</header>",
             "<main>",
             *(section_html(id, heading, content) for id, _, heading, content in sections),
             "</main>",
         ]
     )
+
+
+def _eyebrow(all_series: Sequence[Series]) -> str:
+    """What the page is, and of which models."""
+    models = dict.fromkeys(dict(series.facts).get("model", "-") for series in all_series)
+    known = [model for model in models if model != "-"]
+    return f"attnprobe report of {', '.join(known)}" if known else "attnprobe report"
 
 
 def _verdicts(all_series: Sequence[Series]) -> str:
@@ -182,12 +191,18 @@ def _explorer(all_series: Sequence[Series]) -> str:
     )
 
 
-def _text(text_maps: Sequence[str], note: str, heatmaps: Sequence[str]) -> str:
+def _text(text_maps: Sequence[str], note: str, heatmaps: Sequence[tuple[str, str]]) -> str:
     shown = f'<p class="quiet">{escaped(note)}</p>' if note else ""
     if heatmaps:
-        links = ", ".join(f'<a href="./{quote(name)}">{escaped(name)}</a>' for name in heatmaps[:_MOST_LINKS])
-        more = f" and {len(heatmaps) - _MOST_LINKS} more" if len(heatmaps) > _MOST_LINKS else ""
-        shown = f"<p>In the folder of this page: {links}{more}, the text of a prompt shaded by attention.</p>{shown}"
+        items = "".join(
+            f'<li><a href="./{quote(os.fsencode(name))}">{escaped(title)}</a> ({escaped(name)})</li>'
+            for name, title in heatmaps[:_MOST_LINKS]
+        )
+        more = f"<p>And {len(heatmaps) - _MOST_LINKS} more.</p>" if len(heatmaps) > _MOST_LINKS else ""
+        shown = (
+            "<p>In the folder of this page, if you have these files too, the text of a prompt shaded by attention:</p>"
+            f"<ul>{items}</ul>{more}{shown}"
+        )
     if not text_maps:
         return shown
     options = "".join(f'<option value="{number}">{escaped(name)}</option>' for number, name in enumerate(text_maps))

@@ -12,7 +12,15 @@ from attnprobe.curve import Layers
 from attnprobe.errors import InputError
 from attnprobe.norms import mean_of_defined
 from attnprobe.report.curve_figures import SHARE, draw_uniform, even_values, finite, layers_text, marked, position_axes
-from attnprobe.report.drawn import Source, about_layers, about_runs, about_sinks, about_study, runs_of
+from attnprobe.report.drawn import (
+    Source,
+    about_layers,
+    about_runs,
+    about_sinks,
+    about_study,
+    about_study_sinks,
+    runs_of,
+)
 from attnprobe.report.figure_axes import end_labels
 from attnprobe.report.figure_text import shown
 from attnprobe.report.style import BLACK, LINES, MARKERS, Width, say_around, styled
@@ -119,7 +127,7 @@ def _line(source: Source, layers: Layers) -> _Line:
     if isinstance(source, Study):
         band = source.curve("share", layers=layers).scaled()
         about = about_study(source, layers_text(source, layers))
-        return _Line(band.estimate, source.uniform(), about, about_sinks([False]), band.low, band.high)
+        return _Line(band.estimate, source.uniform(), about, about_study_sinks(source), band.low, band.high)
     curves, evens, facts = [], [], []
     for run, fact in runs_of(source):
         curves.append(run.curve("share", layers))

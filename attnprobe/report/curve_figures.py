@@ -11,13 +11,23 @@ import numpy as np
 from attnprobe.curve import Curve, Layers, choose_heads
 from attnprobe.errors import InputError
 from attnprobe.norms import mean_of_defined, uniform_values
-from attnprobe.report.drawn import Facts, Source, about_layers, about_runs, about_sinks, about_study, runs_of
+from attnprobe.report.drawn import (
+    Facts,
+    Source,
+    about_layers,
+    about_runs,
+    about_sinks,
+    about_study,
+    about_study_sinks,
+    runs_of,
+)
 from attnprobe.report.figure_axes import legend_above, number_ticks
 from attnprobe.report.figure_text import shown
 from attnprobe.report.style import BLACK, BLUE, GREY, ORANGE, WIDTHS, Width, new_figure, say_around, styled
 from attnprobe.run import Run
 from attnprobe.study import Study
 from attnprobe.study_curve import AVERAGING
+from attnprobe.study_findings import robustness
 from attnprobe.terminal import count, decimal
 
 POSITION = "position of the document in the prompt (0 = first)"
@@ -195,7 +205,9 @@ def _study(study: Study, layers: Layers, width: Width) -> Any:
         bands = f"{bands if curve.low is not None else 'No bands:'} {shown(curve.reason, '')}."
     about = about_study(study, layers_text(study, layers))
     title = "Attention by position" + (f", raw curve: {study.claim()}" if layers is None else "")
-    say_around(figure, title, " ".join([about, about_sinks([False]), bands, *undefined(curve.estimate)]))
+    without = robustness(study.artefact_panel()) if layers is None else None
+    robust = [without.sentences[0]] if without is not None and without.holds is False else []
+    say_around(figure, title, " ".join([*robust, about, about_study_sinks(study), bands, *undefined(curve.estimate)]))
     return figure
 
 

@@ -6,13 +6,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from attnprobe.errors import InputError
+from attnprobe.report.facts import model_name
 from attnprobe.report.figure_text import shown
+from attnprobe.report.sources import Loaded, complete_questions
 from attnprobe.run import Run
 from attnprobe.spans import is_secondary
 from attnprobe.study import Study
-from attnprobe.terminal import count
+from attnprobe.terminal import count, percent
 
-Source = Run | Iterable[Run] | Study
+Source = Run | Iterable[Run | Loaded] | Study
 """One run, several of as many documents each (which are taken one by one), or the study of one model."""
 
 
@@ -32,11 +34,9 @@ class Facts:
 
 def facts_of(run: Run) -> Facts:
     """What a note says of a run."""
-    about = run.manifest.get("model")
-    name = about.get("name") if isinstance(about, dict) else None
     return Facts(
         prompt=shown(run.prompt_id or "", "prompt"),
-        model=shown(str(name or ""), "model"),
+        model=shown(model_name(run.manifest), "model"),
         layers=run.layers,
         n_heads=run.mass.shape[1],
         n_prompt=run.n_prompt,
@@ -46,7 +46,7 @@ def facts_of(run: Run) -> Facts:
     )
 
 
-def runs_of(source: Run | Iterable[Run], documents: bool = True) -> Iterator[tuple[Run, Facts]]:
+def runs_of(source: Run | Iterable[Run | Loaded], documents: bool = True) -> Iterator[tuple[Run, Facts]]:
     """The runs of a source one by one, each with what a note says of it.
 
     Parameters
@@ -59,19 +59,28 @@ def runs_of(source: Run | Iterable[Run], documents: bool = True) -> Iterator[tup
     Raises
     ------
     InputError
-        No run, a run without documents, or runs that differ in documents, layers or heads.
+        No run, a run without documents, or runs that differ in model, documents, layers or heads.
     """
     first: Facts | None = None
-    for run in [source] if isinstance(source, Run) else source:
+    first_name = ""
+    for number, one in enumerate([source] if isinstance(source, Run) else source):
+        run = one.run if isinstance(one, Loaded) else one
         own = facts_of(run)
+        name = str(one.file) if isinstance(one, Loaded) else f"run {number} ({own.prompt})"
         if documents and not own.n_documents:
-            raise InputError(f"{own.prompt} has no document spans, so there is nothing to draw by document")
-        first = own if first is None else first
+            raise InputError(f"{name} has no document spans, so there is nothing to draw by document")
+        if first is None:
+            first, first_name = own, name
+        if own.model != first.model:
+            raise InputError(
+                f"{name} is of {own.model}, but {first_name} of {first.model}, and a mean is of one model; draw each "
+                'model by itself, or both with the kind "compare"'
+            )
         if own.layers != first.layers or own.n_heads != first.n_heads:
-            raise InputError(f"{own.prompt} has other layers or heads than {first.prompt}; draw runs of one model")
+            raise InputError(f"{name} has other layers or heads than {first_name}; draw runs of one model")
         if documents and own.n_documents != first.n_documents:
             raise InputError(
-                f"{own.prompt} has {own.n_documents} documents, but {first.prompt} has {first.n_documents}; draw runs "
+                f"{name} has {own.n_documents} documents, but {first_name} has {first.n_documents}; draw runs "
                 "of as many documents together"
             )
         yield run, own
@@ -93,7 +102,7 @@ def about_study(study: Study, layers: str = "") -> str:
     """The first sentence of a note: model, questions, orders, and ``layers`` in the place of how many there are."""
     data = study.of()
     return (
-        f"{shown(data.model, 'model')}; {count(len(data.questions), 'question')} × "
+        f"{shown(data.model, 'model')}; {complete_questions(study)} × "
         f"{count(len(data.orders[0]), 'order')} ({study.options.design}), {count(data.n_documents, 'document')}; "
         f"{layers or about_layers(data.layers, data.n_heads)}."
     )
@@ -104,6 +113,16 @@ def about_layers(layers: Sequence[int], n_heads: int) -> str:
     if len(layers) == 1:
         return f"layer {layers[0]}, {count(n_heads, 'head')}"
     return f"mean of {len(layers)} layers × {count(n_heads, 'head')}"
+
+
+def about_study_sinks(study: Study) -> str:
+    """A sentence of a note: what the secondary sinks of a study got, which count to their documents."""
+    mass = study.budget()["secondary_sink"]
+    if mass > 0:
+        return f"Secondary sinks ({percent(mass)} of all attention) count to their documents."
+    if "null" in study.of().variants:
+        return "No secondary sinks were found."
+    return "Secondary sinks were not looked for; if any, they count to their documents."
 
 
 def about_sinks(apart: Sequence[bool]) -> str:

@@ -34,6 +34,15 @@ def run_facts(run: Run) -> Facts:
     )
 
 
+def model_name(manifest: Mapping[str, Any]) -> str:
+    """The model's name, with its RoPE override if there is one; empty where a manifest does not say it."""
+    model = manifest.get("model")
+    if not isinstance(model, Mapping):
+        return model if isinstance(model, str) else ""
+    name = str(model.get("name") or "")
+    return f"{name}, RoPE {model['rope']}" if name and model.get("rope") else name
+
+
 def manifest_facts(manifest: Mapping[str, Any]) -> Facts:
     """A manifest as labels and values; what has no words of its own keeps its key."""
     left = {key: value for key, value in manifest.items() if key not in ("number",)}

@@ -12,9 +12,8 @@ from attnprobe.errors import InputError
 from attnprobe.report.figures import known_kind
 from attnprobe.report.matrix_figures import needle_of
 from attnprobe.report.needle_figure import Needle
-from attnprobe.report.sources import Runs, StudyOfModel, read_sources
+from attnprobe.report.sources import Loaded, Runs, StudyOfModel, read_sources
 from attnprobe.report.task_sources import read_task
-from attnprobe.run import Run
 
 
 def read_for(
@@ -69,7 +68,7 @@ def read_for(
     if takes == "run":
         if studies or sum(len(one.files) for one in sources if isinstance(one, Runs)) != 1:
             raise InputError(f'a figure of kind "{kind}" is drawn from one run; give one run file (.safetensors)')
-        return next(_runs(sources, faults))
+        return next(_runs(sources, faults)).run
     if not studies:
         return _runs(sources, faults)
     if len(sources) > 1:
@@ -91,7 +90,7 @@ def _names(own: Sequence[str], labels: Sequence[str] | None) -> Sequence[str]:
     return labels
 
 
-def _runs(sources: Sequence[Runs | StudyOfModel], faults: list[str]) -> Iterator[Run]:
+def _runs(sources: Sequence[Runs | StudyOfModel], faults: list[str]) -> Iterator[Loaded]:
     return chain.from_iterable(one.read(faults) for one in sources if isinstance(one, Runs))
 
 

@@ -20,7 +20,7 @@ from attnprobe.report.needle_figure import Needle, needle_figure
 from attnprobe.report.prompt_figure import prompt_figure
 from attnprobe.report.sink_figure import sink_figure
 from attnprobe.report.spectrum_figure import spectrum_figure
-from attnprobe.report.style import check_suffix, save_figure
+from attnprobe.report.style import check_picture, save_figure
 from attnprobe.report.sweep_figures import answers_figure, published_figure
 from attnprobe.run import Run
 from attnprobe.study import Study
@@ -75,7 +75,7 @@ KINDS: Mapping[str, Kind] = {
 """By name; :data:`attnprobe.report.figure_kinds.ABOUT` says what each shows."""
 
 
-def draw(kind: str, source: Any, path: str | os.PathLike[str], **options: Any) -> Path:
+def draw(kind: str, source: Any, path: str | os.PathLike[str], force: bool = False, **options: Any) -> Path:
     """Draw a figure into a PNG, SVG or PDF file.
 
     Parameters
@@ -85,7 +85,9 @@ def draw(kind: str, source: Any, path: str | os.PathLike[str], **options: Any) -
     source
         What it is drawn from: see the kind's ``takes``.
     path
-        The file; its suffix says the format.
+        The file; its suffix says the format, and its folder is made.
+    force
+        Write over a file that is there and no picture of attnprobe.
     options
         ``width`` (``"column"``, 3.3 inches, or ``"page"``, 6.9), and what the kind has beside it, e.g. ``layers``.
 
@@ -97,10 +99,11 @@ def draw(kind: str, source: Any, path: str | os.PathLike[str], **options: Any) -
     Raises
     ------
     InputError
-        An unknown kind, suffix or option, a source of another sort, or one that lacks what the kind shows.
+        An unknown kind, suffix or option, a file of another origin, a source of another sort, or one that lacks
+        what the kind shows.
     """
     one = known_kind(kind)
-    check_suffix(path)
+    check_picture(path, force)
     for option in options:
         if option not in ("width", *one.options):
             raise InputError(f'a figure of kind "{kind}" has no choice of {option}; leave it out')

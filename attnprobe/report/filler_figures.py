@@ -12,9 +12,8 @@ from attnprobe.report.figure_text import shown
 from attnprobe.report.style import BLACK, LINES, MARKERS, Width, new_figure, say_around, styled
 from attnprobe.report.task_notes import about_task
 from attnprobe.tasks.filler_findings import FillerCell, FillerFindings
-from attnprobe.tasks.task_numbers import NAMES, UNITS
+from attnprobe.tasks.task_numbers import TEXTS, primary
 from attnprobe.tasks.task_summary import TaskSummary
-from attnprobe.tasks.task_verdict import PRIMARY
 
 _PANEL = 1.35
 """Inches of height of a panel."""
@@ -47,7 +46,7 @@ def fillers_figure(summary: TaskSummary, *, width: Width = "column") -> Any:
             own = [cell for cell in cells if (cell.placement, cell.filler) == (placement, filler)]
             _line(axes, own, metric, str(filler), number, len(fillers))
         axes.axhline(0, color=BLACK, linewidth=0.8)
-        axes.set_ylabel(f"filler {placement}:\nlost ({UNITS[metric]})")
+        axes.set_ylabel(f"filler {placement}:\nlost ({TEXTS[metric].unit})")
         axes.grid(axis="y")
     panels[-1].set_xscale("log", base=2)
     ticks = sorted({round(cell.tokens) for cell in cells if cell.tokens is not None})
@@ -56,7 +55,7 @@ def fillers_figure(summary: TaskSummary, *, width: Width = "column") -> Any:
     panels[-1].set_xlabel("tokens of the prompt")
     legend_above(panels[0])
     note = f"{about_task(summary)} Without filler less with it, within items; bars: 95 % t intervals."
-    say_around(figure, f"What filler costs: {NAMES[metric]}", note)
+    say_around(figure, f"What filler costs: {TEXTS[metric].name}", note)
     return figure
 
 
@@ -64,7 +63,7 @@ def _line(axes: Any, cells: list[FillerCell], metric: str, name: str, number: in
     """One filler; lines stand beside each other a little, so that their bars can be told apart."""
     shift = 2 ** (0.05 * (number - (of - 1) / 2))
     x = [shift * cell.tokens for cell in cells if cell.tokens is not None]
-    scale = 100 if UNITS[metric] == "points" else 1
+    scale = TEXTS[metric].scale
     colour, marker = LINES[number % len(LINES)], MARKERS[number % len(MARKERS)]
     losses = [cell.loss[metric] for cell in cells]
     for place, loss in zip(x, losses, strict=True):
@@ -84,14 +83,14 @@ def decomposition_figure(summary: TaskSummary, *, width: Width = "column") -> An
         Another task, or a control that lacks a kind of filler.
     """
     findings, _ = _findings(summary)
-    metric = next((name for name in PRIMARY if name in findings.decompositions), None)
+    metric = primary(findings.decompositions)
     if metric is None:
         raise InputError("; ".join(findings.notes) or "the control lacks a kind of filler, so nothing is taken apart")
     losses = findings.decompositions[metric].losses
     names = [one.name for one in losses[0].components]
     figure = new_figure(width, 0.75 + 4.2 * LINE * len(losses))
     axes = figure.add_subplot()
-    scale = 100 if UNITS[metric] == "points" else 1
+    scale = TEXTS[metric].scale
     rows = np.arange(len(losses))[::-1]
     for number, name in enumerate(names):
         colour, marker = LINES[number], MARKERS[number]
@@ -104,7 +103,7 @@ def decomposition_figure(summary: TaskSummary, *, width: Width = "column") -> An
                 axes.plot([scale * found.estimate], [y], marker, color=colour, label=label)
     axes.axvline(0, color=BLACK, linewidth=0.8)
     axes.set_yticks(rows, [f"{loss.placement},\n{loss.length:,}" for loss in losses])
-    axes.set_xlabel(f"{NAMES[metric]} lost ({UNITS[metric]})")
+    axes.set_xlabel(f"{TEXTS[metric].name} lost ({TEXTS[metric].unit})")
     axes.grid(axis="x")
     if axes.get_legend_handles_labels()[0]:
         legend_above(axes)
@@ -120,7 +119,7 @@ def _findings(summary: TaskSummary) -> tuple[FillerFindings, str]:
     findings = summary.findings
     if not isinstance(findings, FillerFindings):
         raise InputError(f"{summary.task} is no filler control; draw it as answers")
-    metric = next((name for name in PRIMARY if any(name in cell.loss for cell in findings.cells)), None)
+    metric = primary([name for cell in findings.cells for name in cell.loss])
     if metric is None:
         raise InputError(f"{summary.model} has no answer with filler and without, so there is nothing to draw")
     return findings, metric

@@ -6,13 +6,14 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from attnprobe.errors import InputError
-from attnprobe.report.asked import asked_html, asked_of_run
-from attnprobe.report.page import asset, check_page, html_page
+from attnprobe.report.asked import answer_name, asked_html, asked_of_run
+from attnprobe.report.facts import model_name
+from attnprobe.report.own_files import check_page, write_own
+from attnprobe.report.page import asset, html_page
+from attnprobe.report.page_parts import LONGEST_NAME, name_html
 from attnprobe.report.texts import escaped, visible
 from attnprobe.report.token_map import SCRIPTS, STYLES, token_map
 from attnprobe.run import Run
-from attnprobe.run_folder import write_text
 
 _DATA = "token-map-data"
 _START = (
@@ -29,7 +30,7 @@ def write_heatmap(run: Run, path: str | os.PathLike[str], heads: Sequence[tuple[
     run
         Measured with ``extras=("columns", "keys", "top")``; see :func:`attnprobe.report.token_map.token_map`.
     path
-        The file, ending in ``.html``; a reader sees the old content or the new one.
+        The file, ending in ``.html``; a reader sees the old content or the new one. Its folder is made.
     heads
         ``(layer, head)`` pairs that are kept token by token at any length. None: those that give documents most mass.
 
@@ -42,11 +43,13 @@ def write_heatmap(run: Run, path: str | os.PathLike[str], heads: Sequence[tuple[
     check_page(target)
     data = token_map(run, heads)
     title = f"Attention on {'a prompt' if run.prompt_id is None else run.prompt_id}"
-    model = (run.manifest.get("model") or {}).get("name") or "a model"
-    about = f"{model}, {run.n_prompt:,} tokens of prompt, {len(run.answer_ids):,} of answer"
+    made = answer_name(run).lower()
+    about = (
+        f"{model_name(run.manifest) or 'a model'}, {run.n_prompt:,} tokens of prompt, {len(run.answer_ids):,} of answer"
+    )
     page = html_page(
-        visible(title),
-        f'<div class="tm-frame"><header><h1>{escaped(title)} <small>{escaped(about)}</small></h1>'
+        f"{visible(title, LONGEST_NAME)} ({made})",
+        f'<div class="tm-frame"><header><h1>{name_html(title)} <small>{escaped(about)}</small></h1>'
         f"{asked_html(asked_of_run(run))}</header>"
         '<div id="token-map"></div></div>\n'
         "<noscript><p>The heatmap needs JavaScript, which this page carries inside.</p></noscript>",
@@ -55,8 +58,5 @@ def write_heatmap(run: Run, path: str | os.PathLike[str], heads: Sequence[tuple[
         scripts=[*(asset(name) for name in SCRIPTS), _START],
         data={_DATA: data},
     )
-    try:
-        write_text(target, page)
-    except OSError as error:
-        raise InputError(f"{target} cannot be written: {error.strerror or error}; give another --out") from error
+    write_own(target, page)
     return target

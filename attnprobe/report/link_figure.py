@@ -12,7 +12,7 @@ from attnprobe.report.figure_axes import legend_above, number_ticks
 from attnprobe.report.style import BLACK, BLUE, ORANGE, WIDTHS, Width, new_figure, say_around, styled
 from attnprobe.report.task_notes import about_task
 from attnprobe.tasks.association import Association
-from attnprobe.tasks.task_numbers import NAMES
+from attnprobe.tasks.task_numbers import TEXTS
 from attnprobe.tasks.task_summary import TaskSummary
 from attnprobe.tasks.task_verdict import PLACES
 
@@ -50,7 +50,7 @@ def link_figure(summary: TaskSummary, *, width: Width = "column") -> Any:
         if interval.low is not None and interval.high is not None:
             axes.plot([place] * 2, [interval.low, interval.high], "-", color=BLUE, linewidth=1)
     estimates = [np.nan if one.estimate is None else one.estimate for one in found]
-    axes.plot(x, estimates, "o", color=BLUE, markersize=3, label=f"layer's {NAMES[link.predictor]}")
+    axes.plot(x, estimates, "o", color=BLUE, markersize=3, label=f"layer's {TEXTS[link.predictor].name}")
     axes.axhline(0, color=BLACK, linewidth=0.8)
     lines = [("all layers", link.overall.by_name[link.predictor], BLUE, "--")]
     has_heads = link.heads is not None and _of(link.heads.chosen, is_within).low is not None
@@ -62,7 +62,7 @@ def link_figure(summary: TaskSummary, *, width: Width = "column") -> Any:
             axes.axhline(estimate, color=colour, linestyle=style, linewidth=1, label=label)
     number_ticks(axes.xaxis, [int(name.removeprefix("layer ")) for name in layers], WIDTHS[width] - 0.7)
     axes.set_xlabel("layer")
-    axes.set_ylabel(f"rank correlation with\nthe {NAMES[link.metric]}")
+    axes.set_ylabel(f"rank correlation with\nthe {TEXTS[link.metric].name}")
     axes.grid(axis="y")
     legend_above(axes)
     where = f"at one and the same {PLACES[summary.task]}" if is_within else "over all prompts of an item"

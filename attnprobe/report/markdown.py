@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from attnprobe.report.sections import budget_table, curve_table, facts_table, overview_table, series_tables
-from attnprobe.report.series import Series, Table
+from attnprobe.report.series import Series
 from attnprobe.report.texts import in_markdown
+from attnprobe.told import Table
 
 MADE_HERE = "<!-- attnprobe report -->"
 """First line of a summary, which readers do not see: by it a later report knows that it may write over it."""

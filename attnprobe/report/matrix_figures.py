@@ -12,17 +12,8 @@ from attnprobe.report.needle_figure import Needle
 from attnprobe.report.style import LINES, MARKERS, Width, new_figure, say_around, styled
 from attnprobe.report.task_notes import about_task
 from attnprobe.tasks.matrix_findings import Matrix, MatrixFindings
+from attnprobe.tasks.task_numbers import TEXTS
 from attnprobe.tasks.task_summary import TaskSummary
-
-LABELS = {
-    "strict": ("strict accuracy", "%"),
-    "lenient": ("lenient accuracy", "%"),
-    "logprob": ("log-probability within items", "nats"),
-    "margin": ("gold less foil", "nats"),
-    "mass": ("mass of the evidence", "%"),
-    "advantage": ("advantage of the evidence", "nats"),
-}
-"""Name and unit by metric."""
 
 
 def needle_of(summary: TaskSummary, metric: str | None = None) -> Needle:
@@ -46,8 +37,8 @@ def needle_of(summary: TaskSummary, metric: str | None = None) -> Needle:
     if metric not in matrices:
         raise InputError(f"the {metric} was not measured in {summary.model}; choose one of {', '.join(matrices)}")
     one = matrices[metric]
-    label, unit = LABELS[metric]
-    return Needle(one.lengths, one.depths, _scaled(one), label, unit, about_task(summary))
+    text = TEXTS[metric]
+    return Needle(one.lengths, one.depths, _scaled(one), text.label, text.value_unit, about_task(summary))
 
 
 @styled
@@ -65,15 +56,12 @@ def depths_figure(summary: TaskSummary, *, width: Width = "column") -> Any:
     figure = new_figure(width, 0.45 + 1.45 * len(shown))
     panels = list(np.atleast_1d(figure.subplots(len(shown), 1, sharex=True)))
     for axes, one in zip(panels, shown, strict=True):
-        label, unit = LABELS[one.metric]
         # Of many lengths those that can be told apart: the first, the last and some between.
         picked = np.unique(np.linspace(0, len(one.lengths) - 1, min(len(one.lengths), len(LINES))).round().astype(int))
         for place, colour, marker in zip(picked, LINES, MARKERS, strict=False):
             name = f"{one.lengths[place]:,} tokens"
             axes.plot(100 * np.array(one.depths), _scaled(one)[place], f"{marker}-", color=colour, label=name)
-        axes.set_ylabel(
-            f"{label.replace(' of the ', chr(10) + 'of the ').replace(' within', chr(10) + 'within')} ({unit})"
-        )
+        axes.set_ylabel(TEXTS[one.metric].axis)
         axes.grid(axis="y")
     panels[-1].set_xlabel("depth of the needle (%)")
     legend_above(panels[0])
@@ -90,4 +78,4 @@ def _matrices(summary: TaskSummary) -> dict[str, Matrix]:
 
 
 def _scaled(one: Matrix) -> np.ndarray:
-    return one.values * (100 if LABELS[one.metric][1] == "%" else 1)
+    return one.values * TEXTS[one.metric].scale

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attnprobe.report.series import Table
 from attnprobe.report.texts import escaped
+from attnprobe.told import Table
 
 _LONG_HEAD = 24
+LONGEST_NAME = 200
+"""Characters of a name that are shown; the rest is in its title."""
+
+
+def name_html(name: str) -> str:
+    """A name of the user's, cut where it is long."""
+    if len(name) <= LONGEST_NAME:
+        return escaped(name)
+    return f'<span title="{escaped(name, len(name))}">{escaped(name, LONGEST_NAME)}</span>'
 
 
 def section_html(id: str, heading: str, content: str) -> str:
@@ -19,12 +28,15 @@ def section_html(id: str, heading: str, content: str) -> str:
 def column_head(text: str, right: bool) -> str:
     """A column's head, in which long names, of files say, may break anywhere."""
     classes = " ".join(name for name, has in (("number", right), ("long", len(text) > _LONG_HEAD)) if has)
-    return f'<th scope="col" class="{classes}">{escaped(text)}</th>'
+    return f'<th scope="col" class="{classes}">{name_html(text)}</th>'
 
 
 def table_html(table: Table, prefix: str = "", caption_hidden: bool = False, look: str = "") -> str:
     """A table; ``look`` ``stacks`` makes a card of every row where the screen is narrow, ``facts`` widens it."""
     is_stack = look == "stacks"
+
+    def shown(column: int, text: str) -> str:
+        return name_html(text) if column == 0 or table.header[column] == "document" else escaped(text)
 
     def cell(tag: str, column: int, text: str) -> str:
         number = " class=number" if table.right[column] else ""
@@ -34,7 +46,7 @@ def table_html(table: Table, prefix: str = "", caption_hidden: bool = False, loo
         scope = ' scope="row"' if column == 0 else ""
         role = f' role="{"rowheader" if column == 0 else "cell"}"' if is_stack else ""
         name = f' data-label="{escaped(table.header[column])}"' if is_stack else ""
-        return f"<{kind}{number}{scope}{role}{name}>{escaped(text)}</{kind}>"
+        return f"<{kind}{number}{scope}{role}{name}>{shown(column, text)}</{kind}>"
 
     def line(tag: str, texts: Sequence[str]) -> str:
         role = ' role="row"' if is_stack and tag == "td" else ""

@@ -10,7 +10,8 @@ from pathlib import Path
 from attnprobe.errors import InputError
 from attnprobe.report.body import body_html
 from attnprobe.report.markdown import MADE_HERE, markdown_text
-from attnprobe.report.page import asset, check_own, check_page, html_page, pages_beside
+from attnprobe.report.own_files import check_own, check_page, pages_beside, write_own
+from attnprobe.report.page import asset, html_page
 from attnprobe.report.run_series import series_of_runs
 from attnprobe.report.sections import page_data
 from attnprobe.report.series import Series
@@ -21,7 +22,6 @@ from attnprobe.report.task_sources import read_tasks
 from attnprobe.report.text_maps import TextMaps
 from attnprobe.report.texts import visible
 from attnprobe.report.token_map import SCRIPTS, STYLES
-from attnprobe.run_folder import write_text
 from attnprobe.tasks.task_folder import task_parts
 
 _SCRIPTS = (
@@ -79,8 +79,6 @@ def write_report(sources: Sequence[str | os.PathLike[str]], path: str | os.PathL
     summary = page.with_suffix(".md")
     check_page(page)
     check_own(summary, "summary", MADE_HERE)
-    if not page.parent.is_dir():
-        raise InputError(f"{page.parent} is no folder; make it, or give another --out")
     faults: list[str] = []
     all_series: tuple[Series | TaskSeries, ...]
     if _are_tasks(sources):
@@ -91,16 +89,13 @@ def write_report(sources: Sequence[str | os.PathLike[str]], path: str | os.PathL
         found = read_sources(sources, faults)
         maps = TextMaps()
         own = tuple(series for source in found for series in _series(source, faults, maps))
-        all_series, title = own, _title([source.name for source in found])
+        all_series, title = own, _title([_full_name(source) for source in found])
         texts = {
             page: _page_text(title, own, faults, maps, pages_beside(page, "heatmap")),
             summary: markdown_text(f"Attention: {title}", own, faults),
         }
     for file, text in texts.items():
-        try:
-            write_text(file, text)
-        except OSError as error:
-            raise InputError(f"{file} cannot be written: {error.strerror or error}; give another --out") from error
+        write_own(file, text)
     return Report(page, summary, all_series, tuple(faults))
 
 
@@ -112,25 +107,33 @@ def _are_tasks(sources: Sequence[str | os.PathLike[str]]) -> bool:
     return bool(tasks)
 
 
+def _full_name(source: Source) -> str:
+    """A source's name; a study's, which is that of a model's folder, with the folder that holds it."""
+    if isinstance(source, Runs) or "/" in source.name:
+        return source.name
+    return f"{source.path.resolve().parent.name}/{source.name}"
+
+
 def _title(names: Sequence[str]) -> str:
     return " and ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _series(source: Source, faults: list[str], maps: TextMaps) -> list[Series]:
     if isinstance(source, Runs):
-        return series_of_runs(source.name, maps.watched(source.name, source.read(faults)), source.is_folder, faults)
+        runs = maps.watched(source.name, (loaded.run for loaded in source.read(faults)))
+        return series_of_runs(source.name, runs, source.is_folder, faults)
     return [series_of_study(source)]
 
 
 def _page_text(
-    title: str, all_series: Sequence[Series], faults: Sequence[str], maps: TextMaps, heatmaps: Sequence[Path]
+    title: str, all_series: Sequence[Series], faults: Sequence[str], maps: TextMaps, heatmaps: Sequence[tuple[str, str]]
 ) -> str:
     from plotly.offline import get_plotlyjs
 
     data = {"report-data": page_data(all_series), "report-texts": list(maps.payloads)}
     return html_page(
         f"{visible(title)}: attnprobe report",
-        body_html(title, all_series, faults, maps.names, maps.note(), [path.name for path in heatmaps]),
+        body_html(title, all_series, faults, maps.names, "" if heatmaps and not maps.n_fit else maps.note(), heatmaps),
         kind="report",
         styles=[*(asset(name) for name in STYLES), asset("report.css")],
         scripts=[_BEFORE_PLOTLY, get_plotlyjs(), *(asset(name) for name in (*SCRIPTS, *_SCRIPTS))],

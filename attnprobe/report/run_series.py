@@ -12,15 +12,17 @@ import numpy as np
 
 from attnprobe.curve import middle_positions
 from attnprobe.norms import NORMS, averaged, head_values, uniform_values
-from attnprobe.report.asked import Asked, asked_of_run, asked_of_runs
+from attnprobe.report.asked import Asked, asked_of_run, asked_of_runs, question_of
 from attnprobe.report.balance import Places, fingerprint, times_everywhere
-from attnprobe.report.facts import Facts, merged, run_facts
-from attnprobe.report.series import Cell, Curves, Series, end_ratio, table_of_values, whole
+from attnprobe.report.facts import Facts, merged, model_name, run_facts
+from attnprobe.report.series import Curves, Series, end_ratio
+from attnprobe.report.texts import visible
 from attnprobe.report.verdicts import run_verdict, runs_verdict
 from attnprobe.run import Run
 from attnprobe.spans import budget_kind
 from attnprobe.study_cells import KINDS
 from attnprobe.terminal import count, decimal, percent
+from attnprobe.told import Cell, table_of_values, whole
 
 MOST_MEMBERS = 50
 """Prompts whose own curves are drawn behind the mean."""
@@ -34,6 +36,7 @@ _COUNTED = ("document", "sink")
 
 _COLUMNS: dict[str, Callable[[Any], str] | None] = {
     "prompt": None,
+    "question": None,
     "tokens": whole,
     "answer tokens": whole,
     "head/middle": decimal,
@@ -90,7 +93,7 @@ class _Group:
 
 
 def series_of_runs(name: str, runs: Iterable[Run], is_folder: bool, faults: list[str]) -> list[Series]:
-    """Reduce runs to one series for each number of documents.
+    """Reduce runs to one series for each model and number of documents.
 
     Parameters
     ----------
@@ -103,18 +106,26 @@ def series_of_runs(name: str, runs: Iterable[Run], is_folder: bool, faults: list
     faults
         Gets the runs that do not fit the others.
     """
-    groups: dict[int, _Group] = {}
+    groups: dict[tuple[str, int], _Group] = {}
     for number, run in enumerate(runs):
         id = run.prompt_id or (str(number) if is_folder else name)
-        group = groups.setdefault(len(run.documents), _Group(run))
+        group = groups.setdefault((model_name(run.manifest), len(run.documents)), _Group(run))
         if (run.layers, run.mass.shape[1]) != (group.first.layers, group.first.mass.shape[1]):
             faults.append(f"{name}: the run of prompt {id!r} has other layers or heads than the first; left out")
             continue
         _take(group, run, id)
-    many = len(groups) > 1
+    models, numbers = ({key[part] for key in groups} for part in (0, 1))
     return [
-        _series(f"{name}, {count(number, 'document')}" if many else name, group, is_folder)
-        for number, group in sorted(groups.items())
+        _series(
+            ", ".join(
+                [name]
+                + [model or "model not known"] * (len(models) > 1)
+                + [count(number, "document")] * (len(numbers) > 1)
+            ),
+            group,
+            is_folder,
+        )
+        for (model, number), group in sorted(groups.items())
     ]
 
 
@@ -139,6 +150,7 @@ def _take(group: _Group, run: Run, id: str) -> None:
         group.rows.append(
             (
                 id,
+                question_of(run),
                 run.n_prompt,
                 len(run.answer_ids),
                 head,
@@ -257,4 +269,4 @@ def _warning(text: str, ids: list[str], is_single: bool) -> str:
     if is_single:
         return text
     more = f" and {count(len(ids) - 1, 'more prompt')}" if len(ids) > 1 else ""
-    return f"{ids[0]}{more}: {text}"
+    return f"{visible(ids[0], 200)}{more}: {text}"

@@ -9,14 +9,16 @@ from typing import Any
 import numpy as np
 
 from attnprobe.report.page import array_text
-from attnprobe.report.series import NORM_NAMES, VIEW_NAMES, Curves, Series, Table
+from attnprobe.report.series import NORM_NAMES, VIEW_NAMES, Curves, Series
 from attnprobe.report.texts import visible
 from attnprobe.spans import KIND_NAMES
 from attnprobe.terminal import count, decimal, percent
+from attnprobe.told import Table
 
 MOST_VALUES = 500_000
 """Values of heads in a page, beside a text of several MB: 2.7 MB."""
 
+_LONGEST_CELL = 20_000  # characters of a text in a download
 _FINE_PRINT = {
     "run": "The run's own means over answer rows, heads and layers.",
     "runs": "Means over prompts; geometric for the share per head.",
@@ -157,7 +159,6 @@ def page_data(all_series: Sequence[Series]) -> dict[str, Any]:
     return {
         "norms": NORM_NAMES,
         "views": VIEW_NAMES | {view: view for one in all_series for view in one.curves if view not in VIEW_NAMES},
-        "kinds": KIND_NAMES,
         "series": [_series_data(series, detail) for series in all_series],
     }
 
@@ -193,12 +194,11 @@ def _series_data(series: Series, detail: int) -> dict[str, Any]:
     return {
         "name": visible(series.name, 200),
         "kind": series.kind,
-        "documents": [visible(name, 200) for name in series.documents],
+        "documents": [visible(name, _LONGEST_CELL) for name in series.documents],
         "tokens": _numbers(series.tokens),
         "middle": list(series.middle),
         "layers": list(series.model_layers),
         "n_heads": series.n_heads,
-        "finding": visible(curve_finding(series)),
         "sinks": sinks_note(series),
         "curves": {
             view: {norm: _curves_data(norm, curves, detail) for norm, curves in norms.items()}
@@ -220,7 +220,7 @@ def _series_data(series: Series, detail: int) -> dict[str, Any]:
 def _plain(value: str | float | None) -> str | float | None:
     """A cell of a table as JSON: texts made visible, numbers as they are."""
     if isinstance(value, str):
-        return visible(value)
+        return visible(value, _LONGEST_CELL)
     if value is None or math.isnan(value):
         return None
     return value if math.isfinite(value) else str(value)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from attnprobe.norms import averaged, head_values, mean_of_defined
-from attnprobe.report.drawn import Facts, Source, about_runs, about_sinks, about_study, runs_of
+from attnprobe.report.drawn import Facts, Source, about_runs, about_sinks, about_study, about_study_sinks, runs_of
 from attnprobe.study import Study
 from attnprobe.study_cells import ASKED
 
@@ -56,7 +56,7 @@ def shares_of(source: Source, drawn: str) -> Shares:
         layers, heads = (
             mean_of_defined(part.reshape(-1, *part.shape[2:]), axis=0) for part in _both(data.array(ASKED, "mass.raw"))
         )
-        return Shares(layers, heads, data.layers, None, f"{about_study(source, drawn)} {about_sinks([False])}")
+        return Shares(layers, heads, data.layers, None, f"{about_study(source, drawn)} {about_study_sinks(source)}")
     facts: list[Facts] = []
     names: list[tuple[str, ...]] = []
     parts: list[tuple[np.ndarray, np.ndarray]] = []

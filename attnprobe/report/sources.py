@@ -14,8 +14,17 @@ from attnprobe.run import Run
 from attnprobe.run_folder import MANIFEST, RUNS, finished_runs
 from attnprobe.study import Study
 from attnprobe.study_folder import ABOUT
+from attnprobe.terminal import count
 
 ACCEPTED = "a report takes run files (.safetensors) and folders written by attnprobe measure, study, run or demo"
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A run and the file that it was read from."""
+
+    run: Run
+    file: Path
 
 
 @dataclass(frozen=True)
@@ -39,7 +48,7 @@ class Runs:
     files: tuple[Path, ...]
     is_folder: bool
 
-    def read(self, faults: list[str]) -> Iterator[Run]:
+    def read(self, faults: list[str]) -> Iterator[Loaded]:
         """Read run after run, so that only one is held; what is damaged goes to ``faults``.
 
         Raises
@@ -57,7 +66,7 @@ class Runs:
                 faults.append(f"{error}; the command that measured it, run again, writes it anew")
                 continue
             good += 1
-            yield run
+            yield Loaded(run, file)
         if not good:
             raise RunFileError(f"{self.path}: no run of it can be read; the first: {faults[-len(self.files)]}")
 
@@ -80,8 +89,26 @@ class StudyOfModel:
     path: Path
     study: Study
 
+    def fault(self) -> str | None:
+        """How much of the study is not there, if it is not whole."""
+        left_out = self.study.of().incomplete
+        if not left_out:
+            return None
+        id, why = next(iter(left_out.items()))
+        return (
+            f"{self.path}: {complete_questions(self.study)}; the first that is not, {id!r}: {why}; the command of the "
+            "study, run again, goes on with it"
+        )
+
 
 Source = Runs | StudyOfModel
+
+
+def complete_questions(study: Study) -> str:
+    """``6 questions``, or, of a study that is not whole, ``4 of 6 questions complete``."""
+    data = study.of()
+    n, left = len(data.questions), len(data.incomplete)
+    return f"{n} of {count(n + left, 'question')} complete" if left else count(n, "question")
 
 
 def read_sources(given: Sequence[str | os.PathLike[str]], faults: list[str]) -> tuple[Source, ...]:
@@ -134,7 +161,7 @@ def _sources_at(path: Path, faults: list[str]) -> list[Source]:
             raise InputError(f"{path} is no run file; {ACCEPTED}")
         return [Runs(path.stem, path, (path,), is_folder=False)]
     if (path / ABOUT).exists():
-        return [_study(path)]
+        return _studies([path], faults)
     parts = sorted(file.parent for file in path.glob(f"*/{ABOUT}"))
     if parts:
         return _studies(parts, faults)
@@ -147,7 +174,7 @@ def _sources_at(path: Path, faults: list[str]) -> list[Source]:
 
 
 def _studies(parts: Sequence[Path], faults: list[str]) -> list[Source]:
-    found: list[Source] = []
+    found: list[StudyOfModel] = []
     errors = []
     for part in parts:
         try:
@@ -157,7 +184,8 @@ def _studies(parts: Sequence[Path], faults: list[str]) -> list[Source]:
     if not found:
         raise errors[0]
     faults.extend(map(str, errors))
-    return found
+    faults.extend(fault for one in found if (fault := one.fault()))
+    return list(found)
 
 
 def _study(part: Path) -> StudyOfModel:

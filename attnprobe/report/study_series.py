@@ -23,7 +23,7 @@ from attnprobe.study import Study
 from attnprobe.study_cells import ASKED, VIEWS
 from attnprobe.study_curve import AVERAGING, StudyCurve
 from attnprobe.study_data import StudyData, quantity_of
-from attnprobe.study_text import interval_text
+from attnprobe.study_text import interval_text, ratio_text
 from attnprobe.terminal import count
 
 _UNLAYERED = ("first", "later", "question", "weighted")
@@ -86,6 +86,7 @@ def _curves(study: Study, norm: str, name: str, choice: Mapping[str, Any]) -> Cu
     data = study.of()
     curve = study.curve(norm, **choice)
     is_log = norm != "advantage"
+    end_words = ratio_text if is_log else interval_text
     band = curve.scaled()
     ends = (curve.head_middle, curve.tail_middle) if is_log else (curve.head_minus_middle, curve.tail_minus_middle)
     layers = np.full((len(data.layers), data.n_documents), np.nan)
@@ -103,8 +104,8 @@ def _curves(study: Study, norm: str, name: str, choice: Mapping[str, Any]) -> Cu
         layer_bounds=layer_bounds,
         head_bounds=head_bounds,
         uniform=_uniform(study, norm, name),
-        head_text=interval_text(ends[0]),
-        tail_text=interval_text(ends[1]),
+        head_text=end_words(ends[0]),
+        tail_text=end_words(ends[1]),
     )
 
 

@@ -11,13 +11,13 @@ import numpy as np
 from attnprobe.estimates import Interval
 from attnprobe.flatness import end_state
 from attnprobe.intervals import end_log_ratios
-from attnprobe.report.series import Cell, Table, table_of_values, whole
 from attnprobe.study import Study
 from attnprobe.study_cells import ASKED
 from attnprobe.study_curve import AVERAGING, StudyCurve
 from attnprobe.study_findings import GoldLogprob, PanelRow
 from attnprobe.study_text import interval_text, ratio_text
 from attnprobe.terminal import count, decimal, percent
+from attnprobe.told import Cell, Table, table_of_values, whole
 
 
 def panel_table(panel: tuple[PanelRow, ...]) -> Table:
@@ -96,6 +96,7 @@ def questions_table(study: Study, share: StudyCurve) -> Table:
     data = study.of()
     head, tail = end_log_ratios(share.profiles)
     columns: dict[str, Callable[[Any], str] | None] = {
+        "id": None,
         "question": None,
         "tokens": whole,
         "head/middle": decimal,
@@ -114,6 +115,7 @@ def questions_table(study: Study, share: StudyCurve) -> Table:
         most, n = own.most_common(1)[0] if own else (None, 0)
         cells: tuple[Cell, ...] = (
             id,
+            data.question_texts.get(id),
             float(np.mean([fact["n_prompt"] for fact in facts])),
             float(np.exp(head[q])),
             float(np.exp(tail[q])),

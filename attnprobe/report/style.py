@@ -12,6 +12,7 @@ from typing import Any, Literal, ParamSpec, TypeVar
 
 from attnprobe.errors import InputError
 from attnprobe.report.figure_text import families, wrapped
+from attnprobe.report.own_files import PICTURE_MARKS, check_own, make_folder
 
 Width = Literal["column", "page"]
 WIDTHS: dict[str, float] = {"column": 3.3, "page": 6.9}
@@ -152,6 +153,18 @@ def check_suffix(path: str | os.PathLike[str]) -> str:
     return suffix
 
 
+def check_picture(path: str | os.PathLike[str], force: bool = False) -> None:
+    """Refuse a picture's file that cannot be one, or, without ``force``, that attnprobe did not make.
+
+    Raises
+    ------
+    InputError
+        Naming the file, what is wrong, and the way out.
+    """
+    mark = "" if force else PICTURE_MARKS[check_suffix(path)]
+    check_own(Path(path), "picture", mark, "give another --out, or --force to write over it")
+
+
 @styled
 def save_figure(figure: Any, path: str | os.PathLike[str]) -> None:
     """Write a figure as PNG (300 dpi), SVG or PDF, as the suffix says; the same figure gives the same bytes.
@@ -164,6 +177,7 @@ def save_figure(figure: Any, path: str | os.PathLike[str]) -> None:
     suffix = check_suffix(path)
     content = io.BytesIO()
     figure.savefig(content, format=suffix[1:], metadata=_METADATA[suffix])
+    make_folder(Path(path).parent)
     try:
         Path(path).write_bytes(content.getvalue())
     except OSError as error:

@@ -27,16 +27,11 @@ from attnprobe.tasks.accuracy import PositionAccuracy
 from attnprobe.tasks.matrix_findings import MatrixFindings
 from attnprobe.tasks.position_means import PositionMeans
 from attnprobe.tasks.sweep_findings import SweepFindings
+from attnprobe.tasks.task_numbers import TEXTS
 from attnprobe.tasks.task_summary import TaskSummary
 
 _PANEL = 1.35
 """Inches of height of a panel."""
-_LABELS = {
-    "logprob": "log-probability\n(nats, within items)",
-    "margin": "gold less foil (nats)",
-    "mass": "mass (%)",
-    "advantage": "advantage (nats)",
-}
 _COLOURS = {"logprob": BLUE, "mass": GREEN, "advantage": GREEN}
 
 
@@ -77,10 +72,12 @@ def answers_figure(summary: TaskSummary, *, width: Width = "column") -> Any:
     panels[-1].set_xlabel(what)
     panels[-1].set_xticks(_few(positions))
     figure.align_ylabels(panels)
-    bars = "Bars: 95 % Wilson" + (", items as clusters" if first is not None and first.cells[0].clustered else "")
-    notes = [about_task(summary), f"{bars}." if first is not None else ""]
+    bars = ""
+    if first is not None and any(cell.interval.low is not None for cell in first.cells):
+        bars = "Bars: 95 % Wilson" + (", items as clusters." if first.cells[0].clustered else ".")
+    notes = [about_task(summary), bars]
     if any(mean.band.low is not None for mean in means):
-        notes.append("Bands: 95 %, all positions at once, over items.")
+        notes.append("Bands: 95 %, all positions at once, of the curve's shape, items' levels taken out.")
     if is_depth:
         notes.append("Mean over lengths.")
     title = f"Answer and attention by {'depth' if is_depth else 'position'}"
@@ -114,12 +111,12 @@ def _accuracy_panel(axes: Any, accuracy: Mapping[str, PositionAccuracy], baselin
 
 
 def _mean_panel(axes: Any, mean: PositionMeans) -> None:
-    scale = 100 if mean.metric == "mass" else 1
+    scale = TEXTS[mean.metric].scale
     band, colour = mean.band, _COLOURS[mean.metric]
     if band.low is not None and band.high is not None:
         axes.fill_between(mean.positions, scale * band.low, scale * band.high, color=colour, alpha=0.25, linewidth=0)
     axes.plot(mean.positions, scale * band.estimate, "o-", color=colour)
-    axes.set_ylabel(_LABELS[mean.metric])
+    axes.set_ylabel(TEXTS[mean.metric].axis)
     axes.grid(axis="y")
 
 
@@ -139,7 +136,7 @@ def published_figure(summary: TaskSummary, *, width: Width = "column") -> Any:
         )
     figure = new_figure(width, 2.4)
     axes = figure.add_subplot()
-    last = findings.published[0]
+    first = findings.published[0]
     for one, colour, marker in zip(findings.published, LINES[1:], MARKERS[1:], strict=False):
         curve = one.published
         y = [100 * value for value in curve.accuracy]
@@ -154,8 +151,8 @@ def published_figure(summary: TaskSummary, *, width: Width = "column") -> Any:
     axes.set_ylim(0, 103)
     axes.grid(axis="y")
     legend_above(axes, WIDTHS[width] - 0.4, reverse=True)
-    why = "; ".join(last.not_comparable)
-    source = f"Others: {last.published.source.split(':')[0]}; {last.published.documents} documents."
+    why = "; ".join(first.not_comparable)
+    source = f"Others: {first.published.source.split(':')[0]}; {first.published.documents} documents."
     note = f"{about_task(summary)} {source}" + (f" Levels are not comparable: {why}." if why else "")
     say_around(figure, "Beside published curves", note)
     return figure

@@ -16,7 +16,6 @@ from attnprobe.report.sweep_figures import answers_figure, published_figure
 from attnprobe.tasks.filler_findings import FillerFindings
 from attnprobe.tasks.matrix_findings import MatrixFindings
 from attnprobe.tasks.sweep_findings import SweepFindings
-from attnprobe.tasks.task_data import TaskData
 from attnprobe.tasks.task_summary import TaskSummary
 
 Drawing = Callable[[TaskSummary], Any]
@@ -51,7 +50,7 @@ def _matrix(summary: TaskSummary, metric: str) -> Any:
     return needle_figure(needle_of(summary, metric))
 
 
-def save_task_figures(data: TaskData, summary: TaskSummary, folder: Path) -> list[Path]:
+def save_task_figures(summary: TaskSummary, folder: Path) -> list[Path]:
     """Draw every picture of one model's results into a folder, as PNG; gives their paths."""
     paths = []
     for name, drawing in task_drawings(summary).items():

@@ -9,5 +9,5 @@ from attnprobe.terminal import count
 
 def about_task(summary: TaskSummary) -> str:
     """One line of a note: model, items, trials."""
-    items, trials = (count(summary.sizes[f"{what}s"], what) for what in ("item", "trial"))
-    return f"{shown(summary.model, 'model')}; {items}, {trials} each."
+    items, trials = count(summary.sizes["items"], "item"), summary.sizes["trials"]
+    return f"{shown(summary.model, 'model')}; {items}, {'one trial' if trials == 1 else f'up to {trials} trials'} each."

@@ -11,13 +11,13 @@ from typing import Any
 from attnprobe.report.markdown import MADE_HERE, table_parts
 from attnprobe.report.page import asset, html_page
 from attnprobe.report.page_parts import section_html, table_html
-from attnprobe.report.series import Verdict
 from attnprobe.report.task_figures import task_drawings
 from attnprobe.report.texts import escaped, in_markdown, visible
 from attnprobe.report.token_map import STYLES
 from attnprobe.tasks.task_summary import TaskSummary
 from attnprobe.tasks.task_tables import task_tables
 from attnprobe.terminal import count
+from attnprobe.told import Verdict
 
 _DPI = 200
 """Of the pictures, which are 3.3 inches wide: sharp on a screen, a few dozen kB each."""

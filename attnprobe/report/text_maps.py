@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from attnprobe.report.page import json_text
-from attnprobe.report.token_map import REMEDY, Limits, token_map
+from attnprobe.report.token_map import Limits, token_map
 from attnprobe.run import Run
 from attnprobe.terminal import count
 
@@ -43,8 +43,8 @@ class TextMaps:
         """Which texts are not there, and how to get them."""
         if not self.n_fit:
             return (
-                f"No run here holds masses of single tokens: measure with {REMEDY}, or let attnprobe heatmap PROMPTS "
-                "--model MODEL measure and show one."
+                "No run here holds masses of single tokens: measure with --extras columns,keys,top, or let attnprobe "
+                "heatmap PROMPTS --model MODEL measure and show one."
             )
         if len(self.payloads) < self.n_fit:
             left = self.n_fit - len(self.payloads)

@@ -18,16 +18,16 @@ MOST = 2000
 
 
 def visible(value: object, most: int = MOST) -> str:
-    """A text without characters that are not seen or that rearrange others, and not longer than ``most``."""
+    """A text with codes for characters that are not seen or that rearrange others, and not longer than ``most``."""
     text = str(value)
     if len(text) > most:
         text = f"{text[:most]}… ({len(text):,} characters)"
-    return _UNSEEN.sub("\ufffd", text)
+    return _UNSEEN.sub(lambda match: f"[U+{ord(match[0]):04X}]", text)
 
 
-def escaped(value: object) -> str:
-    """A text as HTML, for contents and attributes."""
-    return html.escape(visible(value), quote=True)
+def escaped(value: object, most: int = MOST) -> str:
+    """A text as HTML, for contents and attributes, and not longer than ``most``."""
+    return html.escape(visible(value, most), quote=True)
 
 
 def in_markdown(value: object, most: int = MOST) -> str:

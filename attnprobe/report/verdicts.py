@@ -8,12 +8,14 @@ import numpy as np
 
 from attnprobe.estimates import Interval
 from attnprobe.flatness import verdict
-from attnprobe.report.series import Curves, Verdict, end_ratio
+from attnprobe.report.series import Curves, end_ratio
+from attnprobe.report.sources import complete_questions
 from attnprobe.study import Study
 from attnprobe.study_curve import AVERAGING, StudyCurve
 from attnprobe.study_findings import GoldLogprob, PanelRow, robustness
 from attnprobe.study_text import end_text, interval_text
 from attnprobe.terminal import count, decimal, percent
+from attnprobe.told import Verdict
 
 STUDY_WORDS = {
     "U": "A U: the first and the last documents get more attention than those in the middle.",
@@ -40,6 +42,7 @@ _SHAPES = {
     "weak head": "lowered at its head",
     "weak tail": "lowered at its tail",
 }
+_ONE_DOCUMENT = "one document: nothing to compare it with, so its share says nothing; see its mass."
 _STUDY_CALL = "attnprobe study PROMPTS --model MODEL --out OUT"
 
 
@@ -61,7 +64,7 @@ def study_verdict(
     without = robustness(panel)
     lines += without.sentences
     lines.append(
-        f"{count(len(data.questions), 'question')} in {count(len(data.orders[0]), 'order')} each "
+        f"{complete_questions(study)} in {count(len(data.orders[0]), 'order')} each "
         f"({study.options.design}), {count(data.n_documents, 'document')}; 95 % intervals over questions."
     )
     lines += _answer_lines(gold)
@@ -78,14 +81,18 @@ def _answer_lines(gold: GoldLogprob | None) -> list[str]:
     head, tail = gold.head_minus_middle, gold.tail_minus_middle
     return [
         "Does the answer suffer? Its log-probability with its document first, against the middle: "
-        f"{_against(head)}, {interval_text(head)} nats; with it last: {_against(tail)}, {interval_text(tail)} nats."
+        f"{_against(head, gold.n)}; with it last: {_against(tail, gold.n)}."
     ]
 
 
-def _against(end: Interval) -> str:
+def _against(end: Interval, n: int) -> str:
+    if end.estimate is None:
+        return "not known"
     if end.low is None or end.high is None:
-        return "no interval"
-    return "higher" if end.low > 0 else "lower" if end.high < 0 else "no difference shown"
+        side = "higher" if end.estimate > 0 else "lower"
+        return f"{decimal(abs(end.estimate))} nats {side} in {count(n, 'question')} (an interval takes five)"
+    side = "higher" if end.low > 0 else "lower" if end.high < 0 else "no difference shown"
+    return f"{side}, {interval_text(end)} nats"
 
 
 def run_verdict(
@@ -97,6 +104,8 @@ def run_verdict(
     """What one prompt shows, and what it cannot."""
     if not curves:
         return Verdict("One prompt without documents: a budget, no curve.", (_budget_line(budget),))
+    if len(documents) == 1:
+        return Verdict(f"One prompt with {_ONE_DOCUMENT}", (_budget_line(budget),))
     lines = [_most_line(curves["share"], documents), _ends_line(curves["share"], middle), _budget_line(budget)]
     lines.append(
         "One prompt shows where attention went, not why: a document may get it for where it stands or for what it "
@@ -129,6 +138,8 @@ def runs_verdict(
     """
     if not curves:
         return Verdict(f"{count(n, 'prompt')} without documents: a budget, no curve.", (_budget_line(budget),))
+    if curves["share"].values.size == 1:
+        return Verdict(f"{count(n, 'prompt')} with {_ONE_DOCUMENT}", (_budget_line(budget),))
     lines = []
     if times:
         each = "once" if times == 1 else f"{times} times"

@@ -10,14 +10,14 @@ import numpy as np
 
 from attnprobe.arguments import Seed
 from attnprobe.bands import BandTable
-from attnprobe.curve import middle_positions
 from attnprobe.errors import InputError
 from attnprobe.estimates import Interval, short_number
 from attnprobe.multiplicity import sign_flip_max_t
 from attnprobe.tasks.cell import Condition
 from attnprobe.tasks.context_rot import BEYOND, FLOOR, RotStatistic, rot_statistics
-from attnprobe.tasks.item_intervals import clustered_interval, item_mean, left_out, wilson_interval
-from attnprobe.tasks.item_table import ItemTable, item_table
+from attnprobe.tasks.ends import Ends, find_ends
+from attnprobe.tasks.item_intervals import clustered_interval, item_mean, wilson_interval
+from attnprobe.tasks.item_table import ItemTable, item_table, left_out_note
 from attnprobe.tasks.outcome import ACCURACIES, ConditionValue, Outcome
 from attnprobe.tasks.paired_cells import MIN_TEST_ITEMS, PairedCells, paired_cells
 
@@ -94,9 +94,11 @@ class PositionAccuracy:
     metric
         ``strict`` or ``lenient``.
     cells
-        By position.
+        By position: everything that was measured there; where other conditions are pooled, what can be compared.
+    ends
+        Columns of the first, last and middle positions; None where they were not tested, for which a warning says why.
     head_minus_middle, tail_minus_middle
-        None with two positions or fewer.
+        None without ends.
     gap_max, gap_mean, best_worst
         See :class:`RotStatistic`.
     paired
@@ -109,6 +111,7 @@ class PositionAccuracy:
 
     metric: str
     cells: tuple[PositionCell, ...]
+    ends: Ends | None
     head_minus_middle: EndContrast | None
     tail_minus_middle: EndContrast | None
     gap_max: RotStatistic
@@ -144,7 +147,6 @@ def accuracy_by_position(
     level: float = 0.95,
     draws: int = 2000,
     seed: Seed = 0,
-    middle: str = "default",
     bands: BandTable | None = None,
 ) -> PositionAccuracy:
     """Compare how often items are answered with their evidence at different positions.
@@ -157,7 +159,7 @@ def accuracy_by_position(
         ``strict`` or ``lenient``.
     axis, where, pool
         As in :func:`attnprobe.tasks.item_table.item_table`.
-    level, draws, seed, middle, bands
+    level, draws, seed, bands
         As in :func:`attnprobe.tasks.context_rot.rot_statistics`.
 
     Raises
@@ -166,20 +168,26 @@ def accuracy_by_position(
         For a metric that is no accuracy, outcomes that do not fit together, arguments out of range.
     """
     check_accuracy(metric)
+    outcomes = list(outcomes)
     table = item_table(outcomes, metric, axis, where, pool)
     full = table.complete()
-    gap_max, gap_mean, best_worst = rot_statistics(full, level, draws, seed, middle, bands)
-    head, tail = end_contrasts(full.values, level, seed, middle, span=2.0)
-    last = len(table.levels) - 1
-    pairs = [(end, position) for end in (0, last) for position in _between(last, middle)]
-    note = left_out(len(table.items), len(full.items))
+    ends, reason = find_ends(table.levels, axis, [one for one in outcomes if one.condition.get(axis) is not None])
+    gap_max, gap_mean, best_worst = rot_statistics(full, ends, reason, level, draws, seed, bands)
+    head, tail = end_contrasts(full.values, ends, level, seed, span=2.0)
+    pairs = [] if ends is None else [(end, place) for end in (ends.first, ends.last) for place in ends.middle]
+    note = left_out_note([table], [full])
     warnings = [f"comparisons: {note}"] if note else []
-    cells = tuple(_cell(table, column, level) for column in range(len(table.levels)))
+    # Without other conditions to average over, a place's mean is right with whatever it has.
+    shown = full if pool else table
+    cells = tuple(_cell(shown, column, level) for column in range(len(table.levels)))
     if max(cell.accuracy or 0.0 for cell in cells) < FLOOR:
         warnings.append(BEYOND)
+    if reason and len(table.levels) > 2:
+        warnings.append(reason)
     return PositionAccuracy(
         metric=metric,
         cells=cells,
+        ends=ends,
         head_minus_middle=head,
         tail_minus_middle=tail,
         gap_max=gap_max,
@@ -198,23 +206,17 @@ def check_accuracy(metric: str) -> None:
 
 
 def end_contrasts(
-    values: np.ndarray, level: float, seed: Seed, middle: str, span: float | None
+    values: np.ndarray, ends: Ends | None, level: float, seed: Seed, span: float | None
 ) -> tuple[EndContrast | None, EndContrast | None]:
     """First and last position less the middle, of values float64 [item, position] without gaps; ``span`` as in
     :func:`item_mean`."""
-    positions = list(middle_positions(values.shape[1], middle))
-    if not positions:
+    if ends is None:
         return None, None
-    differences = values[:, [0, -1]] - values[:, positions].mean(axis=1, keepdims=True)
+    differences = ends.differences(values)
     tested = len(values) >= MIN_TEST_ITEMS
     p = sign_flip_max_t(differences, seed).tolist() if tested else [None, None]
     head, tail = (EndContrast(item_mean(differences[:, end], level, span), p[end]) for end in (0, 1))
     return head, tail
-
-
-def _between(last: int, middle: str) -> list[int]:
-    """Middle positions that are no end (the article's own rule takes the ends of three)."""
-    return [position for position in middle_positions(last + 1, middle) if 0 < position < last]
 
 
 def _cell(table: ItemTable, column: int, level: float) -> PositionCell:

@@ -142,4 +142,4 @@ def _correlation(
 ) -> RankCorrelation:
     kept = ~(np.isnan(values) | np.isnan(effect))
     rows = np.stack([place, values, effect], axis=1)
-    return ranked_cells([rows[kept & (item == one)] for one in np.unique(item)], level)
+    return ranked_cells([rows[kept & (item == one)] for one in np.unique(item)], level, "item")

@@ -56,11 +56,15 @@ class AttentionLink:
 
     @property
     def at_one_condition(self) -> str:
-        """The same within item and condition, where no condition can be behind it."""
-        found = self.overall.by_name[self.predictor]
-        said = state(found.correlation.within_position)
-        if said in ("together", "opposed") and (found.p_adjusted is None or found.p_adjusted >= ALPHA):
-            return "unclear"
+        """The same within item and condition, where no condition can be behind it.
+
+        It is of ``predictor`` alone, which is fixed before the answers are seen: its p needs no adjustment. Where all
+        ranks agree too well for an interval, the sign test of the items decides.
+        """
+        found = self.overall.by_name[self.predictor].correlation
+        said = state(found.within_position)
+        if said == "untested" and found.p_value is not None and found.p_value < ALPHA:
+            return "together" if (found.within_position.estimate or 0.0) > 0 else "opposed"
         return said
 
     def to_dict(self) -> dict[str, Any]:

@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from attnprobe.estimates import Interval
 from attnprobe.tasks.item_intervals import clustered_interval, item_mean, wilson_interval
+from attnprobe.tasks.item_table import condition_table
 from attnprobe.tasks.outcome import ACCURACIES, NATS, Outcome
 
 METRICS = (*ACCURACIES, *NATS)
@@ -27,7 +26,8 @@ class Baseline:
         By metric, its mean over items: accuracies with Wilson's interval (clustered by item), total log-probability
         and margin in nats with t intervals. Metrics that were not measured are left out.
     context_less
-        By metric, the context's value less this one's, mean over the items that have both; empty for the context.
+        By metric, the context's value less this one's, mean over the items that have both; empty for the context. Less
+        the oracle's, whose evidence has its first wording, only prompts with that wording count.
     """
 
     name: str
@@ -63,33 +63,31 @@ def baselines(
     for name in ("closed_book", "oracle"):
         alone = [cell for cell in cells if cell.condition.get("baseline") == name]
         if alone:
-            found.append(Baseline(name, _values(alone, level), _context_less(context, alone, level)))
+            # The evidence alone is shown in its first wording, so it is compared with that one in the context.
+            same = [cell for cell in context if name != "oracle" or cell.facts.get("wording", 0) == 0]
+            found.append(Baseline(name, _values(alone, level), _context_less(same, alone, level)))
     return (Baseline("context", _values(context, level), {}), *found) if found else ()
 
 
 def item_means(outcomes: Iterable[Outcome], metric: str) -> dict[str, float]:
-    """Mean over each item's cells; items without a value are left out."""
-    values: dict[str, list[float]] = {}
-    for outcome in outcomes:
-        value = outcome.value(metric)
-        if value is not None:
-            values.setdefault(outcome.item, []).append(value)
-    return {item: float(np.mean(own)) for item, own in values.items()}
+    """Mean over each item's cells; items that lack a condition that others have are left out."""
+    table = condition_table(outcomes, metric).complete()
+    return {item: float(own.mean()) for item, own in zip(table.items, table.values, strict=True)}
 
 
 def _values(outcomes: Sequence[Outcome], level: float) -> dict[str, Interval]:
     found = {}
     for metric in METRICS:
-        means = item_means(outcomes, metric)
-        known = [value for outcome in outcomes if (value := outcome.value(metric)) is not None]
-        if not known:
+        means = list(item_means(outcomes, metric).values())
+        if not means:
             continue
+        trials = int(condition_table(outcomes, metric).complete().trials.sum())
         if metric in NATS:
-            found[metric] = item_mean(list(means.values()), level)
-        elif len(known) == len(means):
-            found[metric] = wilson_interval(round(sum(known)), len(known), len(means), level)
+            found[metric] = item_mean(means, level)
+        elif trials == len(means):
+            found[metric] = wilson_interval(round(sum(means)), trials, trials, level)
         else:
-            found[metric] = clustered_interval(list(means.values()), len(known), level)
+            found[metric] = clustered_interval(means, trials, level)
     return found
 
 

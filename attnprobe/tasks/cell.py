@@ -36,6 +36,8 @@ class Asked:
         Every accepted answer, the gold one among them.
     foil
         A wrong answer of the same form.
+    pattern
+        A regular expression that a right reply matches, scored beside the accepted answers.
     """
 
     item: str
@@ -43,6 +45,7 @@ class Asked:
     gold: str
     accepted: tuple[str, ...]
     foil: str | None = None
+    pattern: str | None = None
 
 
 @dataclass(frozen=True)
@@ -101,8 +104,8 @@ class TaskCell:
         Accepted answers. ``facts["scoring"]`` is ``all`` where a reply must hold every one of ``facts["all_of"]``.
     needles
         Indices of the documents that hold the evidence.
-    foil
-        A wrong answer of the same form.
+    foil, pattern
+        As in `Asked`.
     facts
         What was really built: tokens, depths, checks of the filler, layout, wording.
     """
@@ -117,6 +120,7 @@ class TaskCell:
     needles: tuple[int, ...]
     foil: str | None
     facts: Mapping[str, Any]
+    pattern: str | None = None
 
     @property
     def key(self) -> str:
@@ -196,6 +200,7 @@ class CellSpec:
             needles=built.needles,
             foil=asked.foil,
             facts=MappingProxyType(facts),
+            pattern=asked.pattern,
         )
 
 
@@ -207,9 +212,11 @@ def cell_key(task: str, item: str, condition: Condition, trial: int) -> str:
 def unique(specs: Iterable[CellSpec]) -> tuple[CellSpec, ...]:
     """The specs; ``InputError`` where two have the same key."""
     listed = tuple(specs)
-    twice = [key for key, count in Counter(spec.key for spec in listed).items() if count > 1]
-    if twice:
-        raise InputError(f"the cell {quoted(twice[0], 80)} is listed twice; give each item and value once")
+    keys = Counter(spec.key for spec in listed)
+    twice = next((spec for spec in listed if keys[spec.key] > 1), None)
+    if twice is not None:
+        values = ", ".join(f"{name} {value}" for name, value in twice.condition.items())
+        raise InputError(f"{values} of item {quoted(twice.item)} is listed twice; give each item and value once")
     return listed
 
 

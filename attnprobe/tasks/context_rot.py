@@ -3,8 +3,9 @@
 Both pick the largest of several means, so chance alone makes them larger than 0 or 1. With a flat accuracy of 80 % and
 50 trials at each of 10 positions, the gap of the better bookend to the article's middle exceeds 5 points in 37 % of
 studies, that of the mean bookend, which is not biased, still in 16 %; the best/worst ratio of a flat 30 % has a median
-of 2.0. So each comes with an interval, and with what it is when every item's own hits are dealt out over the positions
-at random.
+of 2.0. So each comes with an interval, and with what it is where position has no effect: every item's whole profile
+over positions, less its mean, is turned over or not at random. Items may have effects of position of their own; dealing
+their hits out over the positions instead raises false alarms in 12 to 50 % of studies of such items.
 """
 
 from __future__ import annotations
@@ -14,19 +15,22 @@ from typing import Any
 
 import numpy as np
 
-from attnprobe.arguments import Seed, fraction, generator, whole_number
+from attnprobe.arguments import Seed, fraction, whole_number
 from attnprobe.bands import BandTable, Verdict, judge
-from attnprobe.curve import middle_positions
 from attnprobe.errors import InputError
 from attnprobe.estimates import Interval, json_values, short_number
+from attnprobe.flatness import sign_patterns
+from attnprobe.tasks.ends import Ends
 from attnprobe.tasks.item_intervals import MIN_ITEMS, item_mean, ratio_bounds, too_few
 from attnprobe.tasks.item_table import ItemTable
+from attnprobe.tasks.paired_cells import MIN_TEST_ITEMS
 
 BOOKENDS = ("max", "mean")
 FLOOR = 0.05
 """Below this accuracy everywhere no gap could leave the healthy band, so none is given."""
 BEYOND = (
-    f"less than {FLOOR:.0%} are answered everywhere: the task is beyond the model, which says nothing of the context"
+    f"less than {100 * FLOOR:.0f} % of replies hold the answer at every place, so no effect on them can be told: the "
+    "task is beyond the model, or its replies do not get to the answer"
 )
 
 
@@ -42,10 +46,11 @@ class RotStatistic:
     interval
         The estimate and its bounds, paired over items. ``inf`` where the worst position is never answered.
     null_median, threshold
-        Median and 95 % quantile of the statistic without an effect of position, from the same items; None without
+        Median and 95 % quantile of the statistic without an effect of position, from the same items; None below 6 of
         them.
     p
-        Of no effect of position: the part of such draws that reach the estimate.
+        Of no effect of position, one-sided: the part of such values that reach the estimate. Of this statistic alone,
+        not adjusted for the others.
     verdict
         Of :func:`attnprobe.bands.judge`, on the interval.
     note
@@ -85,35 +90,32 @@ class RotStatistic:
         }
 
 
-def context_rot_gap(accuracy: np.ndarray, bookend: str = "max", middle: str = "default") -> np.ndarray:
+def context_rot_gap(accuracy: np.ndarray, ends: Ends, bookend: str = "max") -> np.ndarray:
     """Accuracy at the bookends less the middle's.
 
     Parameters
     ----------
     accuracy
         float64 [..., position].
+    ends
+        Which positions are the first, the last and the middle.
     bookend
         ``"max"``: the better one, as the context-rot article has it; ``"mean"``: their mean.
-    middle
-        As in :func:`attnprobe.curve.middle_positions`.
 
     Returns
     -------
     numpy.ndarray
-        float64 [...]; NaN with two positions or fewer.
+        float64 [...].
 
     Raises
     ------
     InputError
-        For an unknown bookend or middle.
+        For an unknown bookend.
     """
     if bookend not in BOOKENDS:
         raise InputError(f'bookend {bookend!r} is unknown; expected "max" or "mean"')
-    positions = list(middle_positions(accuracy.shape[-1], middle))
-    if not positions:
-        return np.full(accuracy.shape[:-1], np.nan)
-    ends = accuracy[..., [0, -1]]
-    result: np.ndarray = (ends.max(-1) if bookend == "max" else ends.mean(-1)) - accuracy[..., positions].mean(-1)
+    both = ends.differences(accuracy)
+    result: np.ndarray = both.max(-1) if bookend == "max" else both.mean(-1)
     return result
 
 
@@ -131,10 +133,11 @@ def best_worst_ratio(accuracy: np.ndarray) -> np.ndarray:
 
 def rot_statistics(
     table: ItemTable,
+    ends: Ends | None,
+    reason: str | None = None,
     level: float = 0.95,
     draws: int = 2000,
     seed: Seed = 0,
-    middle: str = "default",
     bands: BandTable | None = None,
 ) -> tuple[RotStatistic, RotStatistic, RotStatistic]:
     """``gap_max``, ``gap_mean`` and ``best_worst`` of an accuracy by position.
@@ -146,14 +149,14 @@ def rot_statistics(
     ----------
     table
         Of a metric of 0 and 1; items without a value somewhere are left out.
+    ends, reason
+        Of :func:`attnprobe.tasks.ends.find_ends`; without them there is no gap.
     level
         Of the intervals.
     draws
-        How often the hits are dealt out anew, at least 99.
+        How many profiles are turned over at random where items are more than 14, at least 99; fewer in every way.
     seed
-        What deals them.
-    middle
-        As in :func:`attnprobe.curve.middle_positions`.
+        What draws them.
     bands
         Other than the article's.
 
@@ -166,31 +169,24 @@ def rot_statistics(
     full = table.complete()
     n, K = full.values.shape
     accuracy = full.values.mean(axis=0) if n else np.full(K, np.nan)
-    gone = None
-    if K <= 2:
-        gone = f"{K} position{'' if K == 1 else 's'}: there is no middle"
-    elif n and accuracy.max() < FLOOR:
-        gone = BEYOND
-    intervals: list[Interval]
-    if gone:
-        intervals = [Interval(None, None, None, level, n, "none", gone)] * 3
+    beyond = BEYOND if n and accuracy.max() < FLOOR else None
+    few = f"{K} position{'' if K == 1 else 's'}: there is no middle" if K <= 2 else None
+    flipped = turned_over(full.values, draws, seed) if n >= MIN_TEST_ITEMS else None
+    found: list[tuple[Interval, np.ndarray | None]] = []
+    if ends is None or beyond or few:
+        gone = Interval(None, None, None, level, n, "none", few or beyond or reason)
+        found += [(gone, None), (gone, None)]
     else:
-        intervals = [
-            _better_end(full.values, level, middle),
-            item_mean(context_rot_gap(full.values, "mean", middle), level, span=2.0),
-            _best_worst(full, level),
-        ]
-    null = None
-    if not gone and n >= MIN_ITEMS:
-        dealt = dealt_accuracies(full, draws, seed)
-        null = [
-            context_rot_gap(dealt, "max", middle),
-            context_rot_gap(dealt, "mean", middle),
-            best_worst_ratio(dealt),
-        ]
+        gaps = [None if flipped is None else context_rot_gap(flipped, ends, bookend) for bookend in BOOKENDS]
+        means = context_rot_gap(full.values, ends, "mean")
+        found += [(_better_end(full.values, ends, level), gaps[0]), (item_mean(means, level, span=2.0), gaps[1])]
+    if few or beyond:
+        found.append((Interval(None, None, None, level, n, "none", few or beyond), None))
+    else:
+        found.append((_best_worst(full, level), None if flipped is None else best_worst_ratio(flipped)))
     gap, mean, ratio = (
-        _statistic(name, signal, intervals[i], None if null is None else null[i], note, bands)
-        for i, (name, signal, note) in enumerate(_STATISTICS)
+        _statistic(name, signal, *one, note, bands)
+        for (name, signal, note), one in zip(_STATISTICS, found, strict=True)
     )
     return gap, mean, ratio
 
@@ -202,30 +198,31 @@ _STATISTICS = (
 )
 
 
-def dealt_accuracies(table: ItemTable, draws: int, seed: Seed) -> np.ndarray:
-    """Mean accuracies float64 [draw, position] of items whose own hits are dealt over their trials at random.
+def turned_over(values: np.ndarray, draws: int, seed: Seed) -> np.ndarray:
+    """Mean accuracies float64 [pattern, position] of items whose profiles are turned over or not.
 
-    That is each item with its pooled accuracy and no effect of position. The number of hits stays as it was, so nothing
-    is lost by estimating the accuracy. It takes an item's trials as independent: where each item has effects of
-    position of its own, which cancel over items, use the sign-flip test.
+    A profile is an item's values [item, position] less their mean, so the pooled accuracy stays. It is as likely as its
+    mirror image where position has no effect on the whole, whatever it has on single items. The
+    first pattern turns none over.
     """
-    rng = generator(seed)
-    total = np.zeros((draws, len(table.levels)))
-    for values, trials in zip(table.values, table.trials, strict=True):
-        hits = round(float(values @ trials))
-        total += rng.multivariate_hypergeometric(trials, hits, size=draws) / trials
-    result: np.ndarray = total / len(table.items)
-    return result
+    levels = values.mean(axis=1, keepdims=True)
+    signs = _both_ways(sign_patterns(len(values), draws, seed))
+    flipped: np.ndarray = np.clip(levels.mean() + signs @ (values - levels) / len(values), 0.0, 1.0)
+    return flipped
 
 
-def _better_end(values: np.ndarray, level: float, middle: str) -> Interval:
-    centre = values[:, list(middle_positions(values.shape[1], middle))].mean(axis=1)
+def _both_ways(signs: np.ndarray) -> np.ndarray:
+    """With the mirror images, which a one-sided statistic tells apart."""
+    return np.vstack([signs, -signs])
+
+
+def _better_end(values: np.ndarray, ends: Ends, level: float) -> Interval:
     n, method = len(values), "max of two ends, t on items' differences, Bonferroni"
-    estimate = float(context_rot_gap(values.mean(axis=0), "max", middle)) if n else None
+    estimate = float(context_rot_gap(values.mean(axis=0), ends, "max")) if n else None
     if n < MIN_ITEMS:
         return Interval(estimate, None, None, level, n, method, too_few(n))
-    ends = [item_mean(values[:, end] - centre, (1 + level) / 2, span=2.0) for end in (0, -1)]
-    low, high = (max(getattr(end, bound) for end in ends) for bound in ("low", "high"))
+    both = [item_mean(own, (1 + level) / 2, span=2.0) for own in ends.differences(values).T]
+    low, high = (max(getattr(end, bound) for end in both) for bound in ("low", "high"))
     return Interval(estimate, low, high, level, n, method)
 
 
@@ -255,5 +252,5 @@ def _statistic(
     if null is None or interval.estimate is None:
         return RotStatistic(name, interval, None, None, None, verdict, note)
     median, threshold = (float(np.quantile(null, q, method="higher")) for q in (0.5, 0.95))
-    p = (1 + int((null >= interval.estimate - 1e-10).sum())) / (1 + len(null))
+    p = float((null >= interval.estimate - 1e-10).mean())  # the data as they are stand among them
     return RotStatistic(name, interval, median, threshold, p, verdict, note)

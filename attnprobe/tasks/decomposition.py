@@ -13,7 +13,7 @@ placement is taken apart by itself.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -24,8 +24,8 @@ from attnprobe.errors import InputError
 from attnprobe.estimates import Interval, json_values, short_number
 from attnprobe.multiplicity import sign_flip_max_t
 from attnprobe.tasks.context_rot import BEYOND, FLOOR
-from attnprobe.tasks.item_intervals import item_mean, left_out
-from attnprobe.tasks.item_table import common_items, item_table
+from attnprobe.tasks.item_intervals import item_mean
+from attnprobe.tasks.item_table import common_items, item_table, left_out_note
 from attnprobe.tasks.outcome import ACCURACIES, NATS, ConditionValue, Outcome
 from attnprobe.tasks.paired_cells import MIN_TEST_ITEMS
 
@@ -129,9 +129,9 @@ def decompose_filler(
     Parameters
     ----------
     outcomes
-        With the conditions ``filler``, ``placement`` and ``length``; those without filler are the reference of all
-        placements and lengths, whatever else their condition says. A placement and length that lacks a kind is left
-        out, with a warning.
+        With the conditions ``filler``, ``placement`` and ``length``; those without filler, one a trial, are the
+        reference of all placements and lengths, whatever else their condition says. A placement and length that lacks a
+        kind is left out, with a warning.
     metric
         An accuracy, or ``logprob`` or ``margin`` (nats).
     fillers
@@ -167,14 +167,14 @@ def decompose_filler(
         if missing:
             warnings.append(f"placement {placement}, length {length} left out: no filler {', '.join(missing)}")
         else:
-            tables[placement, length] = item_table([*plain, *here], metric, "filler", pool=("placement", "length"))
+            tables[placement, length] = item_table(map(_of_filler, [*plain, *here]), metric, "filler")
     if not tables:
         raise InputError(
             f"no placement and length has all of {', '.join(KINDS)}; {'; '.join(warnings) or 'none is there'}"
         )
     common = common_items(list(tables.values()))
     n = len(common[0].items)
-    note = left_out(len({item for table in tables.values() for item in table.items}), n)
+    note = left_out_note(list(tables.values()), common)
     warnings += [note] if note else []
     # [cell, item, kind]
     values = np.stack([table.values[:, [table.levels.index(fillers[kind]) for kind in KINDS]] for table in common])
@@ -195,3 +195,8 @@ def decompose_filler(
         total = item_mean(values[cell, :, 0] - values[cell, :, -1], level, span)
         losses.append(FillerLoss(placement, length, means, total, components))
     return FillerDecomposition(metric, tuple(losses), n, tuple(warnings))
+
+
+def _of_filler(outcome: Outcome) -> Outcome:
+    """With the filler alone as its condition, so that trials are matched whatever the prompt without filler says."""
+    return replace(outcome, condition={"filler": outcome.condition["filler"]})

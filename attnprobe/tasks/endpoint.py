@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from attnprobe.arguments import positive_number, whole_number
 from attnprobe.document import check_choice
 from attnprobe.errors import InputError
-from attnprobe.tasks.endpoint_errors import no_completion, refusal
+from attnprobe.tasks.endpoint_errors import error_words, no_completion, refusal
 from attnprobe.tasks.reply_cache import Reply, opened_cache, request_key
 from attnprobe.terminal import work_bar
 
@@ -252,4 +252,6 @@ def _reply(client: OpenAI, endpoint: Endpoint, body: Mapping[str, Any], secret: 
             completion_tokens=getattr(usage, "completion_tokens", None),
         )
     except (AttributeError, IndexError, TypeError):
-        raise no_completion(endpoint, "has no message in it") from None
+        said = getattr(completion, "error", None)
+        why = "" if said is None else f" but an error: {error_words(said, endpoint, secret)}"
+        raise no_completion(endpoint, f"has no message in it{why}") from None

@@ -10,7 +10,7 @@ from attnprobe.errors import InputError
 from attnprobe.terminal import count
 
 if TYPE_CHECKING:
-    from openai import APIStatusError, OpenAIError
+    from openai import OpenAIError
 
     from attnprobe.tasks.endpoint import Endpoint
 
@@ -42,10 +42,8 @@ def _explained(endpoint: Endpoint, error: OpenAIError, secret: str | None) -> st
         )
     if not isinstance(error, openai.APIStatusError):
         return f"openai could not ask {host}: {error}"
-    words = _words(error)
-    if secret is not None:  # some servers repeat it
-        words = words.replace(secret, f"${endpoint.key_env}")
-    said = f"(HTTP {error.status_code}: {words if len(words) <= 300 else f'{words[:297]}...'})"
+    words = error_words(error.body or error.response.reason_phrase, endpoint, secret)
+    said = f"(HTTP {error.status_code}: {words})"
     match error.status_code:
         case 401 | 403 if endpoint.key_env is None:
             return f"{host} refuses requests without a key {said}; put one in an environment variable, named in key_env"
@@ -65,9 +63,11 @@ def _explained(endpoint: Endpoint, error: OpenAIError, secret: str | None) -> st
     return f"{host} refuses the request {said}; change what it names"
 
 
-def _words(error: APIStatusError) -> str:
-    """What the server says of its refusal, on one line."""
-    body = error.body
+def error_words(body: object, endpoint: Endpoint, secret: str | None) -> str:
+    """What a server says of an error, on one line, without the key, which some servers repeat."""
     if isinstance(body, Mapping):
         body = body.get("message") or body.get("detail") or json.dumps(body)
-    return " ".join(str(body or error.response.reason_phrase).split())
+    words = " ".join(str(body).split())
+    if secret is not None:
+        words = words.replace(secret, f"${endpoint.key_env}")
+    return words if len(words) <= 300 else f"{words[:297]}..."

@@ -81,9 +81,9 @@ def filler_source(kind: str, item: NeedleItem | None = None) -> FillerSource:
     how, _, path = kind.partition(":")
     if path and how in ("file", "repeated", "shuffled"):
         file = Path(path).expanduser()
-        file_paragraphs(file)  # what is wrong with it is said at once
+        paragraphs = file_paragraphs(file)
         again = {"file": "", "repeated": ", repeated", "shuffled": ", its sentences in random order"}[how]
-        return FillerSource(f"{how}:{file.name}", f"the file {file}{again}", partial(_of_file, how, file))
+        return FillerSource(f"{how}:{file.name}", f"the file {file}{again}", partial(_of_file, how, paragraphs))
     raise InputError(f"filler {kind!r} is unknown; choose one of {', '.join(KINDS)}")
 
 
@@ -136,9 +136,8 @@ def _domain_pieces(item: NeedleItem, seed: Seed) -> Iterator[str]:
         yield from _spaced(paragraph)
 
 
-def _of_file(how: str, file: Path, seed: Seed) -> Iterator[str]:
+def _of_file(how: str, paragraphs: tuple[tuple[str, ...], ...], seed: Seed) -> Iterator[str]:
     rng = np.random.default_rng(list(seed))
-    paragraphs = file_paragraphs(file)
     if how == "shuffled":
         sentences = [sentence for paragraph in paragraphs for sentence in paragraph]
         for number in rng.permutation(len(sentences)):

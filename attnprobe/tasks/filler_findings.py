@@ -14,6 +14,7 @@ from attnprobe.estimates import Interval
 from attnprobe.tasks.baselines import METRICS, Baseline, baselines, item_means
 from attnprobe.tasks.decomposition import KINDS, FillerDecomposition, decompose_filler
 from attnprobe.tasks.item_intervals import item_mean
+from attnprobe.tasks.item_table import common_items, condition_table
 from attnprobe.tasks.outcome import ACCURACIES, ATTENTION, ConditionValue, Outcome
 from attnprobe.tasks.price import LengthCurve, length_curve
 
@@ -34,7 +35,7 @@ class FillerCell:
         By metric, mean over items; those that were measured.
     loss
         By ``strict``, ``lenient``, ``logprob`` and ``margin``: without filler less this, mean over the items that have
-        both; empty for no filler.
+        both, of the trials that have both; empty for no filler.
     """
 
     filler: ConditionValue
@@ -139,7 +140,9 @@ def filler_findings(outcomes: Sequence[Outcome]) -> FillerFindings:
     names = fillers_by_kind(cells)
     decompositions: dict[str, FillerDecomposition] = {}
     notes: dict[str, None] = {}
-    if missing := [kind for kind in KINDS if kind not in names]:
+    if cells and NONE not in names:
+        notes["nothing is compared yet: the prompts without filler are not measured; the same command goes on"] = None
+    elif missing := [kind for kind in KINDS if kind not in names]:
         notes[f"not taken apart, as there is no filler of the kind {', '.join(missing)}"] = None
     else:
         for name in known:
@@ -189,10 +192,10 @@ def _cell(
     filler, placement, length = key
     loss = {}
     for name in METRICS if filler != NONE else ():
-        here, there = item_means(own, name), item_means(plain, name)
-        both = [there[item] - here[item] for item in here if item in there]
-        if both:
-            loss[name] = item_mean(both, span=2.0 if name in ACCURACIES else None)
+        without, filled = common_items([condition_table(plain, name), condition_table(own, name)])
+        if without.items:
+            lost = (without.values - filled.values)[:, 0]
+            loss[name] = item_mean(lost, span=2.0 if name in ACCURACIES else None)
     means = {name: item_means(own, name) for name in (*METRICS, *ATTENTION)}
     return FillerCell(
         filler=filler,

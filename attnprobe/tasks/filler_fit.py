@@ -1,7 +1,8 @@
-"""Filler of an exact number of tokens, in stretches that end at sentence boundaries."""
+"""Filler of an exact number of tokens, in stretches that end at sentence boundaries wherever there are any close by."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise, product
@@ -17,10 +18,14 @@ from attnprobe.tasks.filler import FillerSource
 
 _ROOM = 4  # tokens that a cut sentence should have
 _FEWER = 3  # sentences that may be given up for one that can be cut
+_LONGEST = 0.25  # of a prompt: a longer sentence is taken as several, as depths would be far from its ends,
+_PART = 0.05  # each of this part of the prompt
+_WORDS = 8  # a sentence with fewer is taken for a script without spaces, and parted between graphemes
 _ROUNDS = 12  # corrections of an estimated number of sentences
 _BATCH = 64
 _NEARBY = 2000  # characters before the cut that a short prompt is counted with
 _WORD = regex.compile(r"\s*\S+")
+_SPACED_WORD = regex.compile(r"\S+\s*")
 _GRAPHEME = regex.compile(r"\X")
 _LOOSE_END = regex.compile(r"(?V1)[\s,;:\p{Sentence_Terminal}\p{Pd}]+$")
 _TERMINAL = regex.compile(r"(?V1)\p{Sentence_Terminal}")
@@ -38,7 +43,8 @@ class Fitted:
     parts
         One before each depth, and one behind the last; some are empty.
     sentences, repeated
-        Whole sentences, and how many of them had been there before.
+        Whole sentences, and how many of them had been there before; one longer than a quarter of the prompt counts as
+        several.
     left_out
         Sentences that were not used because they hold an answer.
     """
@@ -50,9 +56,11 @@ class Fitted:
 
 
 class _Stream:
-    """Sentences of a source as far as they were needed, with an estimate of their tokens."""
+    """Sentences of a source as far as they were needed, with an estimate of their tokens; long ones in parts."""
 
-    def __init__(self, source: FillerSource, seed: Sequence[int], answers: Sequence[str], tokenizer: Any) -> None:
+    def __init__(
+        self, source: FillerSource, seed: Sequence[int], answers: Sequence[str], tokenizer: Any, length: int
+    ) -> None:
         self.pieces: list[str] = []
         self.ends = np.zeros(1, dtype=np.int64)  # tokens of the first 0, 1, ... sentences, each counted alone
         self.left_out = 0
@@ -60,6 +68,7 @@ class _Stream:
         self._rest = source.pieces(seed)
         self._answers = [answer_key(answer) for answer in answers]
         self._tokenizer = tokenizer
+        self._longest, self._part = _LONGEST * length, _PART * length
 
     def reach(self, n_tokens: int) -> bool:
         """Draw sentences of more than so many tokens; whether there are as many."""
@@ -75,13 +84,21 @@ class _Stream:
                         f"all sentences of the filler {self._source.name} hold an answer; choose another filler"
                     )
                 batch = kept
-            ids = self._tokenizer(batch, add_special_tokens=False)["input_ids"]
-            ends = self.ends[-1] + np.cumsum([len(row) for row in ids])
+            tokens = self._tokens(batch)
+            if max(tokens) > self._longest:
+                counted = zip(batch, tokens, strict=True)
+                numbers = [(piece, math.ceil(n / self._part) if n > self._longest else 1) for piece, n in counted]
+                batch = [part for piece, number in numbers for part in _in_parts(piece, number)]
+                tokens = self._tokens(batch)
+            ends = self.ends[-1] + np.cumsum(tokens)
             if ends[-1] == self.ends[-1]:
                 return False  # text that the tokenizer drops would go on without end
             self.ends = np.concatenate((self.ends, ends))
             self.pieces += batch
         return True
+
+    def _tokens(self, pieces: list[str]) -> list[int]:
+        return [len(ids) for ids in self._tokenizer(pieces, add_special_tokens=False)["input_ids"]]
 
     def parts(self, n: int, depths: Sequence[float]) -> Parts:
         """The first ``n`` sentences in stretches, white space at their ends kept."""
@@ -89,6 +106,15 @@ class _Stream:
         total = (ends[n] + self.ends[: n + 2][-1]) / 2  # half a sentence more, as a cut one follows
         cuts = [0, *(int(np.abs(ends - depth * total).argmin()) for depth in depths), n]
         return ["".join(self.pieces[start:stop]) for start, stop in pairwise(cuts)]
+
+
+def _in_parts(sentence: str, n: int) -> list[str]:
+    """A sentence in about so many parts of about as many characters; joined, they are the sentence."""
+    unit = _SPACED_WORD if len(_WORD.findall(sentence)) > _WORDS else _GRAPHEME
+    ends = [0, *(found.end() for found in unit.finditer(sentence)), len(sentence)]
+    wanted = [len(sentence) * part / n for part in range(n + 1)]
+    cuts = dict.fromkeys(min(ends, key=lambda end: abs(end - place)) for place in wanted)
+    return [sentence[start:stop] for start, stop in pairwise(cuts)]
 
 
 def fit(
@@ -121,7 +147,7 @@ def fit(
     InputError
         The source has too little text.
     """
-    stream = _Stream(source, seed, answers, tokenizer)
+    stream = _Stream(source, seed, answers, tokenizer, length)
 
     def whole(n: int) -> Parts:
         return [part.rstrip() for part in stream.parts(n, depths)]

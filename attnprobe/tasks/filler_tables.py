@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from attnprobe.report.series import Table
 from attnprobe.tasks.filler_findings import FillerFindings
 from attnprobe.tasks.outcome import ConditionValue
-from attnprobe.tasks.task_numbers import NAMES, SHORT, UNITS, difference_cell, p_text, value_text
-from attnprobe.tasks.task_verdict import PRIMARY
+from attnprobe.tasks.task_numbers import PRIMARY, TEXTS, difference_cell, p_text, primary, value_text
 from attnprobe.terminal import fit, percent
+from attnprobe.told import Table
 
 _SHOWN = ("strict", "mass", "advantage")
 _NAME = 12
@@ -29,24 +28,30 @@ def _cells_table(findings: FillerFindings) -> list[Table]:
     if not findings.cells:
         return []
     metrics = [name for name in _SHOWN if any(name in cell.means for cell in findings.cells)]
-    loss = next((name for name in PRIMARY if any(name in cell.loss for cell in findings.cells)), None)
+    loss = primary([name for cell in findings.cells for name in cell.loss])
     rows = []
     for cell in findings.cells:
         row = [_name(cell.filler), str(cell.placement or "-"), "-" if cell.tokens is None else f"{cell.tokens:,.0f}"]
         row += [value_text(name, cell.means.get(name)) for name in metrics]
         row += [difference_cell(loss, cell.loss.get(loss))] if loss is not None else []
         rows.append(tuple(row))
-    header = ["filler", "place", "tokens", *metrics, *([f"{SHORT[loss]} lost"] if loss is not None else [])]
+    header = [
+        "filler",
+        "place",
+        "tokens",
+        *metrics,
+        *([f"{TEXTS[loss].short} lost"] if loss is not None else []),
+    ]
     note = "place: of the filler, seen from the evidence."
     if loss is not None:
-        note += f" Lost ({UNITS[loss]}): without filler less with it, within items, 95 % t intervals."
+        note += f" Lost ({TEXTS[loss].unit}): without filler less with it, within items, 95 % t intervals."
     right = (False, False, *[True] * (len(header) - 2))
     return [Table("Every condition", tuple(header), tuple(rows), right, note)]
 
 
 def _decomposition_tables(findings: FillerFindings) -> list[Table]:
     tables = []
-    for metric in [name for name in PRIMARY if name in findings.decompositions][:1]:
+    for metric in filter(None, [primary(findings.decompositions)]):
         found = findings.decompositions[metric]
         rows = []
         for loss in found.losses:
@@ -54,13 +59,13 @@ def _decomposition_tables(findings: FillerFindings) -> list[Table]:
             rows += [(*where, one.name, difference_cell(metric, one.loss), p_text(one.p)) for one in loss.components]
             rows.append((*where, "all three", difference_cell(metric, loss.total), ""))
         note = (
-            f"{UNITS[metric].capitalize()}. length: no filler less repeated filler; content: repeated less varied; "
-            "interference: varied less same domain; they add up to all three. p by sign flips, adjusted over all of "
-            "them."
+            f"{TEXTS[metric].unit.capitalize()}. length: none less repeated filler; content: repeated less varied, "
+            "which are of other subjects, too; interference: varied less same domain; they add up to all three. p by "
+            "sign flips, adjusted over all of them."
         )
         note += "".join(f" {text[0].upper()}{text[1:]}." for text in found.warnings)
         header = ("place", "length", "step", "lost", "p")
-        caption = f"What filler costs, taken apart: {NAMES[metric]}"
+        caption = f"What filler costs, taken apart: {TEXTS[metric].name}"
         tables.append(Table(caption, header, tuple(rows), (False, True, False, True, True), note))
     return tables
 
@@ -75,7 +80,7 @@ def _length_table(findings: FillerFindings) -> list[Table]:
                 (
                     _name(one.filler),
                     str(one.placement),
-                    SHORT[metric],
+                    TEXTS[metric].short,
                     difference_cell(metric, curve.per_doubling.loss),
                     p_text(curve.per_doubling.p),
                     "-" if steep is None else difference_cell(metric, steep.loss),
@@ -91,13 +96,20 @@ def _length_table(findings: FillerFindings) -> list[Table]:
 def _price_table(findings: FillerFindings) -> list[Table]:
     rows = []
     for one in findings.lengths:
-        metric = next((name for name in PRIMARY if name in one.prices), None)
+        metric = primary(one.prices)
         if metric is None:
             continue
         for price in one.prices[metric]:
             lost = difference_cell(metric, price.loss)
             rows.append(
-                (_name(one.filler), str(one.placement), f"{price.added:,}", f"{price.at:,}", lost, UNITS[metric])
+                (
+                    _name(one.filler),
+                    str(one.placement),
+                    f"{price.added:,}",
+                    f"{price.at:,}",
+                    lost,
+                    TEXTS[metric].unit,
+                )
             )
     if not rows:
         return []
@@ -112,19 +124,19 @@ def _audit_table(findings: FillerFindings) -> list[Table]:
     for placement, filler in dict.fromkeys((cell.placement, cell.filler) for cell in findings.cells if cell.loss):
         own = [cell for cell in findings.cells if (cell.placement, cell.filler) == (placement, filler)]
         cell = max(own, key=lambda one: one.tokens or 0.0)
-        metric = next((name for name in PRIMARY if name in cell.loss), None)
+        metric = primary(cell.loss)
         if metric is None or cell.tokens is None or cell.filler_tokens is None:
             continue
         part = cell.filler_tokens / cell.tokens
         worth = difference_cell(metric, cell.loss[metric])
         numbers = (f"{cell.tokens:,.0f}", f"{cell.filler_tokens:,.0f}", percent(part))
-        rows.append((_name(filler), str(placement), *numbers, worth, UNITS[metric]))
+        rows.append((_name(filler), str(placement), *numbers, worth, TEXTS[metric].unit))
     if not rows:
         return []
     header = ("filler", "place", "tokens", "of them filler", "part", "without it", "in")
     note = (
-        "The longest prompts. Without it: what leaving the filler out is worth, measured, not read off a curve; "
-        "attnprobe.tasks.token_audit does the same for any prompt's sections."
+        "The longest prompts of each filler. Without it: what leaving the filler out is worth, measured with and "
+        "without. attnprobe.tasks.token_audit counts any prompt's sections and reads their price off a curve by length."
     )
     right = (False, False, True, True, True, True, False)
     return [Table("Token audit", header, tuple(rows), right, note)]

@@ -104,6 +104,8 @@ def in_filler(
 ) -> Haystack:
     """Fill a prompt up to an exact number of tokens, its texts at the sentence boundaries closest to their depths.
 
+    A sentence longer than a quarter of the prompt may be parted between words, or graphemes where there are no spaces.
+
     Parameters
     ----------
     frame
@@ -112,7 +114,7 @@ def in_filler(
         Where the filler comes from. A longer one begins with a shorter one of the same seed.
     length
         Tokens of the whole prompt, without the answer. Where no cut of the filler's last sentence gives the very
-        number (:func:`attnprobe.tasks.filler_fit.fit`), ``facts["exact"]`` is false.
+        number (:func:`attnprobe.tasks.filler_fit.fit`), ``facts["length_hit"]`` is false.
     tokenizer
         Of the model.
     answers
@@ -149,7 +151,7 @@ def in_filler(
     facts = {
         "length": length,
         "prompt_tokens": encoded.n_tokens,
-        "exact": encoded.n_tokens == length,
+        "length_hit": encoded.n_tokens == length,
         "filler": source.name,
         "filler_about": source.about,
         "filler_tokens": total,

@@ -87,8 +87,8 @@ def held_out_heads(
     Raises
     ------
     InputError
-        Fewer than two items have an advantage, no head has one above 0 in every item that it is chosen on, or arguments
-        that make no sense.
+        Fewer than two items have an advantage, no head's mean advantage over the items to choose on is above 0, or
+        arguments that make no sense.
     """
     if advantage.ndim != 3 or advantage.shape[:2] != (len(outcomes), len(layers)):
         raise InputError(

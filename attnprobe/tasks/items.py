@@ -13,12 +13,13 @@ from attnprobe.document import check_text, quoted
 from attnprobe.errors import InputError
 from attnprobe.json_file import Entry, check_keys, entries, require_object, take
 from attnprobe.tasks.cell import Asked
+from attnprobe.tasks.scoring import score_answer
 
 BUILT_IN = Path(__file__).with_name("needles.jsonl")
 
 _KEYS = (
-    *("id", "domain", "question", "question_all", "answer", "accepted", "foil", "subject", "other_subjects"),
-    *("other_answers", "wordings", "distractors", "terms"),
+    *("id", "domain", "question", "question_all", "answer", "accepted", "foil", "pattern", "subject"),
+    *("other_subjects", "other_answers", "wordings", "distractors", "terms"),
 )
 
 
@@ -42,7 +43,7 @@ class NeedleItem:
     wordings
         The fact in different words; what a needle with another key or value is to be made of holds ``subject`` and
         ``answer`` once each.
-    question, answer, accepted, foil
+    question, answer, accepted, foil, pattern
         As in :class:`attnprobe.tasks.cell.Asked`; the foil takes the answer's place in a contradicting needle.
     distractors
         Texts on the same topic that hold neither an accepted answer nor a foil.
@@ -68,6 +69,7 @@ class NeedleItem:
     other_subjects: tuple[str, ...] = ()
     other_answers: tuple[str, ...] = ()
     question_all: str | None = None
+    pattern: str | None = None
     terms: Terms = field(default_factory=Terms)
 
     def __post_init__(self) -> None:
@@ -81,7 +83,7 @@ class NeedleItem:
     @property
     def asked(self) -> Asked:
         """The question with its answers."""
-        return Asked(self.id, self.question, self.answer, self.answers, self.foil)
+        return Asked(self.id, self.question, self.answer, self.answers, self.foil, self.pattern)
 
     def wording(self, trial: int) -> str:
         """The wording of a trial: they take turns."""
@@ -157,6 +159,7 @@ def _item(entry: Entry) -> NeedleItem:
             other_subjects=_texts(value, "other_subjects", where),
             other_answers=_texts(value, "other_answers", where),
             question_all=take(value, "question_all", str, where, required=False),
+            pattern=take(value, "pattern", str, where, required=False),
             terms=Terms(**{name: _texts(terms, name, f"{where}: terms") for name in ("people", "things", "places")}),
         )
     except InputError as error:
@@ -194,6 +197,8 @@ def _check(item: NeedleItem) -> None:
     for answer in (*item.answers, item.foil, *item.other_answers):
         if is_blank(answer):
             raise InputError(f"{name}: nothing of the answer {quoted(answer)} can be matched; give words or a number")
+    if item.pattern is not None and not score_answer(item.answer, item.answers, pattern=item.pattern).pattern:
+        raise InputError(f"{name}: its pattern {quoted(item.pattern)} does not find its answer {quoted(item.answer)}")
     wrong = (item.foil, *item.other_answers)
     for value in wrong:
         if holds_answer(value, item.answers) or holds_answer(item.answer, [value]):

@@ -9,19 +9,19 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
 
 from attnprobe.arguments import Seed, fraction, generator, whole_number
 from attnprobe.errors import InputError
-from attnprobe.estimates import Interval, defined
+from attnprobe.estimates import Interval
 from attnprobe.tasks.endpoint import Endpoint, ask
-from attnprobe.tasks.item_intervals import MIN_ITEMS, too_few, wilson_interval
+from attnprobe.tasks.item_intervals import MIN_ITEMS, clustered_interval, too_few, wilson_interval
 from attnprobe.tasks.scoring import score_answer
 
 Label = Literal["correct", "incorrect", "unclear"]
@@ -41,8 +41,9 @@ _VERDICT = re.compile(r"[\s\"'`*_]*(correct|incorrect|unclear)[\s\"'`*_.]*", re.
 
 @dataclass(frozen=True)
 class JudgeCase:
-    """A reply to be judged: the question alone (not the documents), the accepted answers, the reply."""
+    """A reply to be judged: its item, the question alone (not the documents), the accepted answers, the reply."""
 
+    item: str
     question: str
     gold: tuple[str, ...]
     reply: str
@@ -72,11 +73,11 @@ class Agreement:
     Parameters
     ----------
     rate
-        Share of the replies with verdict ``correct`` or ``incorrect`` on which both agree, with Wilson's interval.
-        Replies count as independent: judge one reply an item where an item has many.
+        Share of the replies with verdict ``correct`` or ``incorrect`` on which both agree, mean over items, with
+        Wilson's interval; where an item has several replies, with their effective number.
     kappa
-        Cohen's kappa of the same replies (agreement beyond chance), with the interval of its asymptotic normal
-        distribution; no estimate where both always say the same one thing.
+        Cohen's kappa of the same replies (agreement beyond chance), with a t interval whose standard error is that of
+        its linear part, summed within items; no estimate where both always say the same one thing.
     unclear, unreadable
         Replies left out: the judge is undecided; it wrote something else than one of its words.
     disagreements
@@ -90,11 +91,31 @@ class Agreement:
     disagreements: tuple[Disagreement, ...]
 
 
-def sampled(cases: Sequence[JudgeCase], size: int, seed: Seed = 0) -> list[JudgeCase]:
-    """So many of the cases, drawn without replacement, in their order; all where there are no more."""
+def sampled(items: Sequence[str], size: int, seed: Seed = 0) -> list[int]:
+    """Which replies to judge: items take turns, so that each has as many as the others, as far as there are any.
+
+    Parameters
+    ----------
+    items
+        The item of each reply.
+    size
+        How many replies; all where there are no more.
+    seed
+        Draws which of an item's replies, and the order of the items.
+
+    Returns
+    -------
+    list of int
+        Indices of the replies, in the order of the turns.
+    """
     whole_number("size", size, 1)
-    chosen = generator(seed).permutation(len(cases))[:size]
-    return [cases[index] for index in sorted(chosen)]
+    drawn = [int(index) for index in generator(seed).permutation(len(items))]
+    seen: Counter[str] = Counter()
+    turns = {}
+    for index in drawn:
+        turns[index] = seen[items[index]]
+        seen[items[index]] += 1
+    return sorted(drawn, key=turns.__getitem__)[:size]
 
 
 def judge(
@@ -149,42 +170,59 @@ def agreement(cases: Sequence[JudgeCase], verdicts: Sequence[Verdict], level: fl
     level = fraction("level", level)
     if len(cases) != len(verdicts):
         raise InputError(f"there are {len(cases)} cases and {len(verdicts)} verdicts; give one verdict a case")
-    table = np.zeros((2, 2), dtype=int)  # [rule, judge]
+    items: list[str] = []
+    pairs: list[tuple[int, int]] = []  # rule and judge
     found = []
     for index, (case, verdict) in enumerate(zip(cases, verdicts, strict=True)):
         if verdict.label is None or verdict.label == "unclear":
             continue
         lenient = score_answer(case.reply, case.gold).lenient
         judged = int(verdict.label == "correct")
-        table[lenient, judged] += 1
+        items.append(case.item)
+        pairs.append((lenient, judged))
         if lenient != judged:
             found.append(Disagreement(index, lenient, verdict.label))
     labels = [verdict.label for verdict in verdicts]
-    n = int(table.sum())
     return Agreement(
-        rate=wilson_interval(int(table.trace()), n, n, level),
-        kappa=_kappa(table, level),
+        rate=_rate(items, pairs, level),
+        kappa=_kappa(items, pairs, level),
         unclear=labels.count("unclear"),
         unreadable=labels.count(None),
         disagreements=tuple(found),
     )
 
 
-def _kappa(table: np.ndarray, level: float) -> Interval:
-    from statsmodels.stats.inter_rater import cohens_kappa
+def _rate(items: Sequence[str], pairs: Sequence[tuple[int, int]], level: float) -> Interval:
+    agreed: dict[str, list[bool]] = {}
+    for item, (rule, judged) in zip(items, pairs, strict=True):
+        agreed.setdefault(item, []).append(rule == judged)
+    if len(agreed) == len(pairs):
+        return wilson_interval(sum(rule == judged for rule, judged in pairs), len(pairs), len(pairs), level)
+    return clustered_interval([float(np.mean(own)) for own in agreed.values()], len(pairs), level)
 
-    n = int(table.sum())
-    method = "Cohen's kappa, asymptotic normal"
-    if n == 0:
-        return Interval(None, None, None, level, n, method, "the judge decided on no reply")
-    with np.errstate(divide="ignore", invalid="ignore"):
-        result = cohens_kappa(table)
-    estimate = defined(float(result.kappa))
-    if estimate is None:
-        return Interval(None, None, None, level, n, method, "rule and judge both say the same of every reply")
-    if n < MIN_ITEMS:
-        return Interval(estimate, None, None, level, n, method, too_few(n))
-    reach = NormalDist().inv_cdf((1 + level) / 2) * float(result.std_kappa)
-    if not (math.isfinite(reach) and reach > 0):
-        return Interval(estimate, None, None, level, n, method, "the replies leave its standard error at zero")
-    return Interval(estimate, max(estimate - reach, -1.0), min(estimate + reach, 1.0), level, n, method)
+
+def _kappa(items: Sequence[str], pairs: Sequence[tuple[int, int]], level: float) -> Interval:
+    from scipy import stats
+
+    n_items = len(set(items))
+    method = "Cohen's kappa, linearised within items, t"
+    if not pairs:
+        return Interval(None, None, None, level, 0, method, "the judge decided on no reply")
+    rule, judged = np.asarray(pairs).T
+    agreed = (rule == judged).astype(np.float64)
+    shares = np.stack([1 - rule, rule]).mean(axis=1), np.stack([1 - judged, judged]).mean(axis=1)
+    by_chance = float(shares[0] @ shares[1])
+    if by_chance == 1:
+        return Interval(None, None, None, level, n_items, method, "rule and judge both say the same of every reply")
+    estimate = float((agreed.mean() - by_chance) / (1 - by_chance))
+    if n_items < MIN_ITEMS:
+        return Interval(estimate, None, None, level, n_items, method, too_few(n_items))
+    # How each reply moves kappa: its derivative by agreement and by agreement expected by chance.
+    chance = shares[1][rule] + shares[0][judged] - 2 * by_chance
+    moves = ((agreed - agreed.mean()) * (1 - by_chance) - (1 - agreed.mean()) * chance) / (1 - by_chance) ** 2
+    _, number = np.unique(items, return_inverse=True)
+    error = math.sqrt(n_items / (n_items - 1) * (np.bincount(number, moves) ** 2).sum()) / len(pairs)
+    if error < 1e-12:
+        return Interval(estimate, None, None, level, n_items, method, "the replies leave its standard error at zero")
+    reach = float(stats.t.ppf((1 + level) / 2, n_items - 1)) * error
+    return Interval(estimate, max(estimate - reach, -1.0), min(estimate + reach, 1.0), level, n_items, method)

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from attnprobe.arguments import fraction, positive_number
-from attnprobe.curve import middle_positions
 from attnprobe.errors import InputError
 from attnprobe.estimates import Interval, short_number
 from attnprobe.tasks.cell import Condition
-from attnprobe.tasks.item_intervals import item_mean, left_out, ratio_of_accuracies
-from attnprobe.tasks.item_table import ItemTable, common_items, item_table
+from attnprobe.tasks.ends import find_ends
+from attnprobe.tasks.item_intervals import item_mean, ratio_of_accuracies
+from attnprobe.tasks.item_table import ItemTable, common_items, item_table, left_out_note
 from attnprobe.tasks.outcome import ACCURACIES, NATS, Outcome
 
 
@@ -103,7 +103,7 @@ class Knee:
 
 @dataclass(frozen=True)
 class Knees:
-    """The length knee, and apart from it the position knee; that is None without depths, or with two or fewer."""
+    """The length knee, and apart from it the position knee; that is None without a first, last and middle depth."""
 
     length: Knee
     position: Knee | None
@@ -129,7 +129,6 @@ def find_knees(
     least_ratio: float = 0.9,
     nats: float = math.log(2),
     level: float = 0.95,
-    middle: str = "default",
 ) -> Knees:
     """Find how long a context may be.
 
@@ -140,8 +139,8 @@ def find_knees(
     metric
         An accuracy (compared as a ratio), or ``logprob`` or ``margin`` (as a difference in nats, within items).
     length_axis, depth_axis
-        Keys of the condition. With a depth axis of None, or two depths or fewer, everything of a length counts as its
-        middle.
+        Keys of the condition. With a depth axis of None, or without a first, last and middle depth, everything of a
+        length counts as its middle.
     where, pool
         As in :func:`attnprobe.tasks.item_table.item_table`.
     least_ratio
@@ -151,8 +150,6 @@ def find_knees(
         probable.
     level
         That all intervals of a knee hold at once.
-    middle
-        As in :func:`attnprobe.curve.middle_positions`, of the depths.
 
     Raises
     ------
@@ -177,20 +174,22 @@ def find_knees(
                 f"{length_axis}={length} has the depths {table.levels}, {lengths[0]} has {tables[0].levels}; "
                 "test the same ones"
             )
-    given = len({item for table in tables for item in table.items})
-    tables = common_items(tables)
-    note = left_out(given, len(tables[0].items))
-    warnings = (note,) if note else ()
-    depths = len(tables[0].levels)
-    centre = list(middle_positions(depths, middle)) if depth_axis else [0]
-    parts = [_part(table, centre or list(range(depths))) for table in tables]
-    numbers = [float(length) for length in lengths]  # type: ignore[arg-type]
+    given, tables = tables, common_items(tables)
+    note = left_out_note(given, tables)
+    ends, reason = find_ends(tables[0].levels, depth_axis, outcomes) if depth_axis else (None, None)
+    few = depth_axis is None or len(tables[0].levels) <= 2
+    warnings = tuple(
+        filter(None, (note, None if few or reason is None else f"all depths count as the middle: {reason}"))
+    )
+    centre = list(range(len(tables[0].levels))) if ends is None else list(ends.middle)
+    parts = [_part(table, centre) for table in tables]
+    numbers = [float(length) for length in lengths]
     compared = _compared(numbers[1:], parts[1:], [parts[0]] * (len(parts) - 1), metric, least, level)
     length_knee = _knee("length", metric, least, compared, warnings, first=numbers[0])
-    if not depth_axis or not centre:
+    if ends is None:
         return Knees(length_knee, None)
-    ends = [_part(table, [0, depths - 1]) for table in tables]
-    compared = _compared(numbers, parts, ends, metric, least, level)
+    bookends = [_part(table, [ends.first, ends.last]) for table in tables]
+    compared = _compared(numbers, parts, bookends, metric, least, level)
     return Knees(length_knee, _knee("position", metric, least, compared, warnings, first=None))
 
 

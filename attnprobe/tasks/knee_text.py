@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attnprobe.tasks.knee import Knee
 from attnprobe.tasks.outcome import ACCURACIES
-from attnprobe.tasks.task_numbers import NAMES
+from attnprobe.tasks.task_numbers import TEXTS
 from attnprobe.terminal import percent
 
 
@@ -13,7 +13,7 @@ def knee_name(knee: Knee) -> str:
     reference = "that of the shortest length" if knee.kind == "length" else "that of the first and last depth"
     is_ratio = knee.metric in ACCURACIES
     asked = f"at least {percent(knee.least, 0)} of" if is_ratio else f"at most {-knee.least:.2f} nats below"
-    return f"{knee.kind.capitalize()} knee ({NAMES[knee.metric]} at the middle depths {asked} {reference})"
+    return f"{knee.kind.capitalize()} knee ({TEXTS[knee.metric].name} at the middle depths {asked} {reference})"
 
 
 def knee_text(knee: Knee) -> str:
@@ -45,4 +45,4 @@ def knee_cells(knee: Knee) -> tuple[str, str, str, str, str]:
     elif knee.length is not None and knee.before is not None:
         where = f"{knee.length:,.0f} to {knee.before:,.0f}"
     failed = "-" if knee.shown_to_fail is None else f"{knee.shown_to_fail:,.0f}"
-    return knee.kind, NAMES[knee.metric], asked, where, failed
+    return knee.kind, TEXTS[knee.metric].name, asked, where, failed

@@ -12,13 +12,20 @@ from attnprobe.errors import InputError
 from attnprobe.estimates import json_values
 from attnprobe.tasks.accuracy import PositionAccuracy, accuracy_by_position
 from attnprobe.tasks.baselines import Baseline, baselines
+from attnprobe.tasks.contest import Contest, contests, is_contest
+from attnprobe.tasks.ends import DEPTH
+from attnprobe.tasks.item_table import laid_out, left_out_note
 from attnprobe.tasks.knee import Knees, find_knees
 from attnprobe.tasks.outcome import ACCURACIES, METRICS, NATS, Outcome
 from attnprobe.tasks.position_means import PositionMeans, means_by_position
 from attnprobe.tasks.price import LengthCurve, length_curve
 from attnprobe.tasks.published import BY_LENGTH
 
-LENGTH, DEPTH = "length", "depth"
+LENGTH = "length"
+CONFLICT = (
+    "two statements conflict and neither is true: the answer and what is scored are the gold one's, of which none is "
+    "right and none is lost; no knee and no loss by length"
+)
 PRICED = (*ACCURACIES, *NATS)
 
 
@@ -38,7 +45,9 @@ class Matrix:
         float64 [length, depth]: mean over items of their means over trials; of ``logprob`` each item less its own mean
         over all cells. NaN where there is none.
     n
-        Items with a value in every cell; of ``logprob`` the others are left out.
+        Items with a value in every cell; the others are left out.
+    note
+        What was left out; None where nothing was.
     """
 
     metric: str
@@ -46,6 +55,7 @@ class Matrix:
     depths: tuple[float, ...]
     values: np.ndarray
     n: int
+    note: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Everything in JSON's terms; None where undefined."""
@@ -55,6 +65,7 @@ class Matrix:
             "depths": list(self.depths),
             "values": json_values(self.values.tolist()),
             "n": self.n,
+            "note": self.note,
         }
 
 
@@ -72,6 +83,9 @@ class MatrixFindings:
         Mean over depths against the prompt's tokens, by accuracy, ``logprob`` and ``margin``.
     accuracy, means
         By depth, over all lengths; metrics as in a sweep.
+    contests
+        Where two statements conflict, which one wins, by depth. Then no answer is right, and there are no knees and no
+        ``by_length``; empty elsewhere.
     baselines
         Beside all cells.
     notes
@@ -83,6 +97,7 @@ class MatrixFindings:
     by_length: Mapping[str, LengthCurve]
     accuracy: Mapping[str, PositionAccuracy]
     means: Mapping[str, PositionMeans]
+    contests: tuple[Contest, ...]
     baselines: tuple[Baseline, ...]
     notes: tuple[str, ...]
 
@@ -91,6 +106,7 @@ class MatrixFindings:
         parts = ("matrices", "knees", "by_length", "accuracy", "means")
         return {
             **{part: {name: one.to_dict() for name, one in getattr(self, part).items()} for part in parts},
+            "contests": [one.to_dict() for one in self.contests],
             "baselines": [one.to_dict() for one in self.baselines],
             "published_by_length": [one.to_dict() for one in BY_LENGTH],
             "notes": list(self.notes),
@@ -115,7 +131,9 @@ def matrix_findings(outcomes: Sequence[Outcome]) -> MatrixFindings:
     knees: dict[str, Knees] = {}
     curves: dict[str, LengthCurve] = {}
     notes: dict[str, None] = {}
-    for name in known:
+    if is_contest(cells):
+        notes[CONFLICT] = None
+    for name in known if not is_contest(cells) else ():
         if name in PRICED and name != "margin":
             try:
                 knees[name] = find_knees(cells, name)
@@ -133,6 +151,7 @@ def matrix_findings(outcomes: Sequence[Outcome]) -> MatrixFindings:
         by_length=curves,
         accuracy={name: accuracy_by_position(cells, name, **by_depth) for name in known if name in ACCURACIES},
         means={name: means_by_position(cells, name, **by_depth) for name in known if name not in ACCURACIES},
+        contests=contests(cells, (LENGTH,)),
         baselines=baselines(outcomes, lambda outcome: outcome.condition.get(LENGTH) is not None),
         notes=tuple(notes),
     )
@@ -153,20 +172,30 @@ def matrix(outcomes: Sequence[Outcome], metric: str) -> Matrix:
     InputError
         For an unknown metric, or when no outcome has it.
     """
-    places: dict[tuple[str, int, float], list[float]] = {}
-    for outcome in outcomes:
-        length, depth, value = outcome.condition.get(LENGTH), outcome.condition.get(DEPTH), outcome.value(metric)
-        if isinstance(length, int) and isinstance(depth, int | float) and value is not None:
-            places.setdefault((outcome.item, length, float(depth)), []).append(value)
-    if not places:
+    kept = [
+        outcome
+        for outcome in outcomes
+        if isinstance(outcome.condition.get(LENGTH), int)
+        and isinstance(outcome.condition.get(DEPTH), int | float)
+        and outcome.value(metric) is not None
+    ]
+    if not kept:
         raise InputError(f"no outcome has {metric} at a length and a depth; check the metric and the task")
-    items, lengths, depths = (sorted(set(axis)) for axis in zip(*places, strict=True))
-    values = np.full((len(items), len(lengths), len(depths)), np.nan)
-    for (item, length, depth), found in places.items():
-        values[items.index(item), lengths.index(length), depths.index(depth)] = np.mean(found)
-    full = ~np.isnan(values).any(axis=(1, 2))
+    given = laid_out(
+        kept,
+        metric,
+        f"{LENGTH} and {DEPTH}",
+        lambda outcome: (outcome.condition[LENGTH], outcome.condition[DEPTH]),
+        lambda outcome: outcome.trial,
+    )
+    table = given.complete()
+    lengths, depths = (sorted(set(axis)) for axis in zip(*table.levels, strict=True))
+    values = np.full((len(lengths), len(depths)), np.nan)
+    for (length, depth), column in zip(table.levels, table.values.T, strict=True):
+        if len(column):
+            values[lengths.index(length), depths.index(depth)] = column.mean()
     if metric == "logprob":
-        values = values[full] - values[full].mean(axis=(1, 2), keepdims=True)
-    with np.errstate(invalid="ignore"):
-        mean = np.nansum(values, axis=0) / (~np.isnan(values)).sum(axis=0)
-    return Matrix(metric, tuple(lengths), tuple(depths), mean, int(full.sum()))
+        values -= table.values.mean() if table.items else 0.0
+    return Matrix(
+        metric, tuple(lengths), tuple(map(float, depths)), values, len(table.items), left_out_note([given], [table])
+    )

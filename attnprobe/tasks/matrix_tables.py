@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from attnprobe.curve import middle_positions
-from attnprobe.report.series import Table
+from attnprobe.tasks.accuracy import PositionAccuracy
 from attnprobe.tasks.knee_text import knee_cells
 from attnprobe.tasks.matrix_findings import Matrix, MatrixFindings
+from attnprobe.tasks.position_means import PositionMeans
 from attnprobe.tasks.published import BY_LENGTH
 from attnprobe.tasks.sweep_tables import ends_table, positions_table
-from attnprobe.tasks.task_numbers import NAMES, UNITS, difference_cell, p_text, place_text, value_text
+from attnprobe.tasks.task_numbers import TEXTS, difference_cell, p_text, percent_bounds, place_text, value_text
 from attnprobe.terminal import count, percent
-
-_MORE = {"logprob": ", nats, less each item's mean", "margin": ", nats", "advantage": ", nats"}
+from attnprobe.told import Table
 
 _AXES = {"depth": "depth by tokens of the prompt", "tokens": "tokens of the prompt by depth"}
 
@@ -20,26 +19,54 @@ def matrix_tables(findings: MatrixFindings) -> list[Table]:
     """The tables of a needle in a haystack."""
     tables = [_matrix_table(one) for one in findings.matrices.values()]
     depths = next(iter(findings.matrices.values())).depths if findings.matrices else ()
-    middle = tuple(depths[place] for place in middle_positions(len(depths))) if depths else ()
+    by_depth: list[PositionAccuracy | PositionMeans] = [*findings.accuracy.values(), *findings.means.values()]
+    ends = next((one.ends for one in by_depth if one.ends is not None), None)
+    middle = () if ends is None else tuple(depths[place] for place in ends.middle)
     tables += positions_table("By depth, over all lengths", "depth", depths, findings.accuracy, findings.means)
     tables += ends_table(findings.accuracy, findings.means, middle)
-    return [*tables, *_knee_table(findings), *_length_table(findings), *_published_table(findings)]
+    return [
+        *_contest_table(findings),
+        *tables,
+        *_knee_table(findings),
+        *_length_table(findings),
+        *_published_table(findings),
+    ]
 
 
 def _matrix_table(one: Matrix) -> Table:
     """Depths down, as pictures have them; lengths down where there are more of them, so that the lines are short."""
-    name = NAMES[one.metric]
+    text = TEXTS[one.metric]
     lengths, depths = [f"{length:,}" for length in one.lengths], [place_text(depth) for depth in one.depths]
     corner, rows, columns, values = "depth", depths, lengths, one.values.T
     if len(lengths) > len(depths):
         corner, rows, columns, values = "tokens", lengths, depths, one.values
     return Table(
-        f"{name[0].upper()}{name[1:]}{_MORE.get(one.metric, '')}: {_AXES[corner]}",
+        f"{text.label[0].upper()}{text.label[1:]} ({text.value_unit}): {_AXES[corner]}",
         (corner, *columns),
         tuple((row, *(value_text(one.metric, float(x)) for x in own)) for row, own in zip(rows, values, strict=True)),
         tuple([True] * (1 + len(columns))),
-        f"{count(one.n, 'item')} with every cell.",
+        f"{count(one.n, 'item')} with every cell" + (f"; {one.note}." if one.note else "."),
     )
+
+
+def _contest_table(findings: MatrixFindings) -> list[Table]:
+    if not findings.contests:
+        return []
+    rows = tuple(
+        (
+            place_text(one.depth),
+            f"{percent(one.wins.estimate, 0)} {percent_bounds(one.wins)}".rstrip(),
+            difference_cell("margin", one.margin),
+        )
+        for one in findings.contests
+    )
+    note = (
+        f"{count(findings.contests[0].margin.n, 'item')}. Depth of the gold statement; the foil stands at 1 less it. "
+        "Wins: prompts in which the gold answer is more probable than the foil, 95 %, items as clusters; by: gold less "
+        "foil, nats, 95 % t intervals. Neither is true."
+    )
+    header = ("depth", "gold wins", "by")
+    return [Table("Which of two statements wins", header, rows, (True, True, True), note)]
 
 
 def _knee_table(findings: MatrixFindings) -> list[Table]:
@@ -68,8 +95,8 @@ def _length_table(findings: MatrixFindings) -> list[Table]:
         trend, steep = curve.per_doubling, curve.steepening
         rows.append(
             (
-                NAMES[name],
-                UNITS[name],
+                TEXTS[name].name,
+                TEXTS[name].unit,
                 difference_cell(name, trend.loss),
                 p_text(trend.p),
                 "-" if steep is None else difference_cell(name, steep.loss),

@@ -55,7 +55,8 @@ def measure_cell(
         Masses and advantage are those of :func:`evidence_arrays`, averaged over layers and heads, where a layer that
         sees no evidence counts as one that gives it no mass; None without evidence in the prompt or in sight of any
         row, and for an advantage without other documents. ``facts`` are the cell's, with ``needles`` (the documents
-        that hold the evidence), ``answer``, ``reply`` and the scores ``exact`` and ``f1``.
+        that hold the evidence), ``answer``, ``reply``, whether the limit cut it
+        (``reply_cut``), and its scores ``exact_match`` and ``f1``.
 
     Raises
     ------
@@ -72,12 +73,11 @@ def measure_cell(
     strict = lenient = None
     if max_new_tokens:
         encoded = cell.prompt.encode(lm.tokenizer)
-        reply = greedy_reply(lm, encoded, max_new_tokens, prefix)
+        reply, is_cut = greedy_reply(lm, encoded, max_new_tokens, prefix)
         strict, lenient, more = reply_scores(cell, reply)
-        facts |= more
+        facts |= {**more, "reply_cut": is_cut}
     masses, advantages = evidence_arrays(run, cell.needles)
-    mass = None if np.isnan(masses).all() else float(np.nan_to_num(masses).mean())
-    advantage = float(mean_of_defined(advantages.ravel(), axis=0))
+    mass, advantage = evidence_means(masses, advantages)
     outcome = Outcome(
         cell.item,
         cell.trial,
@@ -87,14 +87,18 @@ def measure_cell(
         logprob=_total(run),
         foil_logprob=foil,
         mass=mass,
-        advantage=advantage if math.isfinite(advantage) else None,
+        advantage=advantage,
         facts=facts,
     )
     return outcome, run
 
 
-def greedy_reply(lm: LanguageModel, encoded: EncodedPrompt, max_new_tokens: int, prefix: PrefixCache) -> str:
-    """What the model writes after a prompt, greedily, going on from the keys and values that ``prefix`` holds.
+def greedy_reply(
+    lm: LanguageModel, encoded: EncodedPrompt, max_new_tokens: int, prefix: PrefixCache
+) -> tuple[str, bool]:
+    """What the model writes after a prompt, greedily, and whether the limit cut it before it had ended.
+
+    It goes on from the keys and values that ``prefix`` holds.
 
     The text is cut at the first token that ends an answer, and special tokens are left out.
     """
@@ -104,7 +108,7 @@ def greedy_reply(lm: LanguageModel, encoded: EncodedPrompt, max_new_tokens: int,
         generated = generate(lm.model, batch, max_new_tokens=max_new_tokens, pad_id=lm.pad_id, cache=cache)
     written = generated.tokens[0].tolist()
     end = next((place for place, token in enumerate(written) if token in stops), len(written))
-    return str(lm.tokenizer.decode(written[:end], skip_special_tokens=True))
+    return str(lm.tokenizer.decode(written[:end], skip_special_tokens=True)), end == len(written)
 
 
 def _total(run: Run) -> float:
@@ -117,8 +121,16 @@ def reply_scores(cell: TaskCell, reply: str) -> tuple[int | None, int | None, di
     if cell.facts.get("scoring") == "all":
         parts = [score_answer(reply, one) for one in cell.facts["all_of"]]
         return min(part.strict for part in parts), min(part.lenient for part in parts), {"reply": reply}
-    score = score_answer(reply, cell.accepted)
-    return score.strict, score.lenient, {"reply": reply, "exact": score.exact, "f1": score.f1}
+    score = score_answer(reply, cell.accepted, pattern=cell.pattern)
+    matched = {} if score.pattern is None else {"pattern": score.pattern}
+    return score.strict, score.lenient, {"reply": reply, "exact_match": score.exact, "f1": score.f1, **matched}
+
+
+def evidence_means(masses: np.ndarray, advantages: np.ndarray) -> tuple[float | None, float | None]:
+    """Mass and advantage of an outcome: the arrays of :func:`evidence_arrays` averaged over layers and heads."""
+    mass = None if np.isnan(masses).all() else float(np.nan_to_num(masses).mean())
+    advantage = float(mean_of_defined(advantages.ravel(), axis=0))
+    return mass, advantage if math.isfinite(advantage) else None
 
 
 def evidence_arrays(run: Run, needles: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
@@ -129,7 +141,8 @@ def evidence_arrays(run: Run, needles: Sequence[int]) -> tuple[np.ndarray, np.nd
     (np.ndarray, np.ndarray)
         float64 ``[layer, head]``, each the mean over rows: the mass, and the log of its density over that of all other
         documents, nats. NaN without evidence, in a layer that does not see it from any row, and for the advantage
-        without other documents in sight.
+        without other documents in sight. A mass too small for float32 is its smallest number in a run, so that no
+        advantage is infinite.
     """
     undefined = np.full(run.mass.shape[:2], np.nan)
     own = [run.document_spans[needle] for needle in needles]

@@ -19,6 +19,7 @@ from attnprobe.errors import InputError
 from attnprobe.readers import Format, PromptRecord, read_records
 from attnprobe.tasks.cell import Asked, Built, CellSpec, Form, closed_book, draw_seed, oracle, unique
 from attnprobe.terminal import count as count_of
+from attnprobe.terminal import named
 
 TASK = "multi_doc"
 
@@ -94,6 +95,8 @@ def multi_doc(
         raise InputError("without shuffle all trials are the same; set trials to 1, or shuffle")
     if limit is not None:
         whole_number("limit", limit, 1)
+    if positions is not None and not positions:
+        raise InputError("positions is empty; name some, or leave it out for all")
     form = form or Form(markers="numbered")
     refused: list[str] = []
     rejected: Counter[str] = Counter()
@@ -117,6 +120,10 @@ def multi_doc(
         filled = with_distractors(usable, count, seed=seed, limit=limit)
         chosen, warnings = list(filled.records), (*warnings, *filled.warnings)
         rejected.update(filled.rejected)
+    twice = [text for text, times in Counter(record.prompt.question for record in chosen).items() if times > 1]
+    if twice:
+        what = count_of(len(twice), "question stands", "questions stand")
+        warnings = (*warnings, f"{what} in the file more than once, each time as an item of its own: {named(twice, 3)}")
     most = count - max(len(record.gold) for record in chosen) + 1
     places = range(most) if positions is None else [whole_number("position", place, 0) for place in positions]
     if out := [place for place in places if place >= most]:

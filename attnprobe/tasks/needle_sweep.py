@@ -60,6 +60,8 @@ def needle_sweep(
     items = read_items() if items is None else tuple(items)
     form = form or Form(markers="xml")
     count = whole_number("n_documents", n_documents, 1)
+    if positions is not None and not positions:
+        raise InputError("positions is empty; name some, or leave it out for all")
     places = range(count) if positions is None else [whole_number("position", place, 0) for place in positions]
     if out := [place for place in places if place >= count]:
         raise InputError(f"position {out[0]} is not in a prompt of {count} documents; positions are 0 to {count - 1}")

@@ -184,7 +184,7 @@ class NiahPrompt:
             **found.facts,
             "mode": self.mode,
             "wording": self.trial % len(item.wordings),
-            "depth": found.facts["depths"][0],
+            "real_depth": found.facts["depths"][0],
         }
         needles = found.places[:1]
         if self.mode == "multi_value":

@@ -18,8 +18,8 @@ from attnprobe.estimates import Band, short_number
 from attnprobe.intervals import simultaneous_band
 from attnprobe.tasks.accuracy import EndContrast, end_contrasts
 from attnprobe.tasks.cell import Condition
-from attnprobe.tasks.item_intervals import left_out
-from attnprobe.tasks.item_table import item_table
+from attnprobe.tasks.ends import Ends, find_ends
+from attnprobe.tasks.item_table import item_table, left_out_note
 from attnprobe.tasks.outcome import ATTENTION, NATS, ConditionValue, Outcome
 
 
@@ -36,8 +36,10 @@ class PositionMeans:
     band
         In the metric's unit, mean over items, with a simultaneous band. Of ``logprob`` each item less its own mean over
         positions. The band is that of the shape, items' levels taken out, but for ``margin``.
+    ends
+        Columns of the first, last and middle positions; None where they were not tested, for which a warning says why.
     head_minus_middle, tail_minus_middle
-        None with two positions or fewer.
+        None without ends.
     n
         Items with a value at every position; the others are left out.
     warnings
@@ -47,6 +49,7 @@ class PositionMeans:
     metric: str
     positions: tuple[ConditionValue, ...]
     band: Band
+    ends: Ends | None
     head_minus_middle: EndContrast | None
     tail_minus_middle: EndContrast | None
     n: int
@@ -78,7 +81,6 @@ def means_by_position(
     pool: Collection[str] = (),
     level: float = 0.95,
     seed: Seed = 0,
-    middle: str = "default",
 ) -> PositionMeans:
     """Compare how probable the answer is, or how much attention the evidence gets, at different positions of it.
 
@@ -92,8 +94,6 @@ def means_by_position(
         As in :func:`attnprobe.tasks.item_table.item_table`.
     level, seed
         Of intervals and band; what draws the band's samples and the tests' flips.
-    middle
-        As in :func:`attnprobe.curve.middle_positions`.
 
     Raises
     ------
@@ -102,17 +102,20 @@ def means_by_position(
     """
     if metric not in (*NATS, *ATTENTION):
         raise InputError(f"metric {metric!r} has no mean here; expected one of {', '.join((*NATS, *ATTENTION))}")
+    outcomes = list(outcomes)
     table = item_table(outcomes, metric, axis, where, pool)
     full = table.complete()
     values = full.values - full.values.mean(axis=1, keepdims=True) if metric == "logprob" else full.values
-    head, tail = end_contrasts(full.values, fraction("level", level), seed, middle, span=None)
-    note = left_out(len(table.items), len(full.items))
+    ends, reason = find_ends(table.levels, axis, [one for one in outcomes if one.condition.get(axis) is not None])
+    head, tail = end_contrasts(full.values, ends, fraction("level", level), seed, span=None)
+    notes = (left_out_note([table], [full]), reason if len(table.levels) > 2 else None)
     return PositionMeans(
         metric=metric,
         positions=table.levels,
         band=simultaneous_band(values, level, seed, centred=metric != "margin"),
+        ends=ends,
         head_minus_middle=head,
         tail_minus_middle=tail,
         n=len(full.items),
-        warnings=(note,) if note else (),
+        warnings=tuple(filter(None, notes)),
     )

@@ -19,8 +19,8 @@ from attnprobe.estimates import Interval, short_number
 from attnprobe.multiplicity import sign_flip_max_t
 from attnprobe.tasks.cell import Condition
 from attnprobe.tasks.context_rot import FLOOR
-from attnprobe.tasks.item_intervals import item_mean, left_out
-from attnprobe.tasks.item_table import item_table
+from attnprobe.tasks.item_intervals import item_mean
+from attnprobe.tasks.item_table import item_table, left_out_note
 from attnprobe.tasks.outcome import ACCURACIES, NATS, Outcome
 from attnprobe.tasks.paired_cells import MIN_TEST_ITEMS
 
@@ -193,7 +193,7 @@ def length_curve(
         raise InputError(f"metric {metric!r} has no price; expected one of {', '.join((*ACCURACIES, *NATS))}")
     level = fraction("level", level)
     table = item_table(outcomes, metric, axis, where, pool)
-    if len(table.levels) < 2 or any(isinstance(one, str) or not one > 0 for one in table.levels):  # type: ignore[operator]
+    if len(table.levels) < 2 or any(isinstance(one, str) or not one > 0 for one in table.levels):
         raise InputError(f"the lengths are {', '.join(map(repr, table.levels))}; give two or more, as numbers above 0")
     full = table.complete()
     named = np.array(table.levels, dtype=np.float64)
@@ -204,7 +204,7 @@ def length_curve(
     warnings = (
         [] if counted else [f"tokens are those of the condition {axis!r}: some outcomes lack the fact prompt_tokens"]
     )
-    note = left_out(len(table.items), len(full.items))
+    note = left_out_note([table], [full])
     warnings += [note] if note else []
     x = np.log2(tokens)
     steps = np.diff(full.values, axis=1) / np.diff(x, axis=1)

@@ -6,12 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from attnprobe.curve import middle_positions
 from attnprobe.tasks.accuracy import PositionAccuracy, accuracy_by_position
 from attnprobe.tasks.baselines import Baseline, baselines
+from attnprobe.tasks.ends import find_ends
 from attnprobe.tasks.outcome import ACCURACIES, ATTENTION, NATS, ConditionValue, Outcome
 from attnprobe.tasks.position_means import PositionMeans, means_by_position
 from attnprobe.tasks.published import Beside, beside_published
+
+POSITION = "position"
+"""Key of the condition that is swept."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,12 +23,10 @@ class SweepFindings:
 
     Parameters
     ----------
-    axis
-        Key of the condition that was swept.
     positions
         Of the evidence, ascending.
     middle
-        Those that count as the middle.
+        Those that count as the middle; none where the first or last position was not tested.
     accuracy
         By ``strict`` and ``lenient``; empty without replies.
     means
@@ -38,7 +39,6 @@ class SweepFindings:
         Curves of other models beside the lenient accuracy; empty without replies or with a single position.
     """
 
-    axis: str
     positions: tuple[ConditionValue, ...]
     middle: tuple[ConditionValue, ...]
     accuracy: Mapping[str, PositionAccuracy]
@@ -50,7 +50,7 @@ class SweepFindings:
     def to_dict(self) -> dict[str, Any]:
         """Everything in JSON's terms."""
         return {
-            "axis": self.axis,
+            "axis": POSITION,
             "positions": list(self.positions),
             "middle": list(self.middle),
             "accuracy": {name: one.to_dict() for name, one in self.accuracy.items()},
@@ -61,36 +61,34 @@ class SweepFindings:
         }
 
 
-def sweep_findings(outcomes: Sequence[Outcome], axis: str = "position") -> SweepFindings:
+def sweep_findings(outcomes: Sequence[Outcome]) -> SweepFindings:
     """Analyse a sweep of the evidence.
 
     Parameters
     ----------
     outcomes
-        With ``axis`` in their condition, and baselines.
-    axis
-        ``position``.
+        With ``position`` in their condition, and baselines.
 
     Raises
     ------
     InputError
         Outcomes that do not fit together.
     """
-    swept = [outcome for outcome in outcomes if outcome.condition.get(axis) is not None]
-    positions = sorted({outcome.condition[axis] for outcome in swept})  # type: ignore[type-var]
-    middle = tuple(positions[place] for place in middle_positions(len(positions))) if positions else ()
+    swept = [outcome for outcome in outcomes if outcome.condition.get(POSITION) is not None]
+    positions = sorted({outcome.condition[POSITION] for outcome in swept})  # type: ignore[type-var]
+    ends, _ = find_ends(positions, POSITION, swept)
+    middle = () if ends is None else tuple(positions[place] for place in ends.middle)
     known = [name for name in (*ACCURACIES, *NATS, *ATTENTION) if any(one.value(name) is not None for one in swept)]
     counts = {outcome.facts.get("n_documents") for outcome in swept}
     documents = counts.pop() if len(counts) == 1 else None
-    accuracy = {name: accuracy_by_position(swept, name, axis) for name in known if name in ACCURACIES}
+    accuracy = {name: accuracy_by_position(swept, name, POSITION) for name in known if name in ACCURACIES}
     return SweepFindings(
-        axis=axis,
         positions=tuple(positions),
         middle=middle,
         accuracy=accuracy,
-        means={name: means_by_position(swept, name, axis) for name in known if name not in ACCURACIES},
+        means={name: means_by_position(swept, name, POSITION) for name in known if name not in ACCURACIES},
         documents=documents,
-        baselines=baselines(outcomes, lambda outcome: outcome.condition.get(axis) in (middle or positions)),
+        baselines=baselines(outcomes, lambda outcome: outcome.condition.get(POSITION) in (middle or positions)),
         published=_beside(accuracy.get("lenient"), documents),
     )
 

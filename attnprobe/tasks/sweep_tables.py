@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from attnprobe.report.series import Table
 from attnprobe.tasks.accuracy import EndContrast, PositionAccuracy
 from attnprobe.tasks.outcome import ConditionValue
 from attnprobe.tasks.position_means import PositionMeans
-from attnprobe.tasks.sweep_findings import SweepFindings
+from attnprobe.tasks.sweep_findings import POSITION, SweepFindings
 from attnprobe.tasks.task_numbers import (
-    NAMES,
-    SHORT,
-    UNITS,
+    TEXTS,
     difference_cell,
     p_equation,
     p_text,
@@ -21,6 +18,7 @@ from attnprobe.tasks.task_numbers import (
     value_text,
 )
 from attnprobe.terminal import count, decimal, percent
+from attnprobe.told import Table
 
 
 def sweep_tables(findings: SweepFindings, what: str) -> list[Table]:
@@ -34,7 +32,7 @@ def sweep_tables(findings: SweepFindings, what: str) -> list[Table]:
         What was moved, e.g. ``needle``.
     """
     places = positions_table(
-        f"By position of the {what}", findings.axis, findings.positions, findings.accuracy, findings.means
+        f"By position of the {what}", POSITION, findings.positions, findings.accuracy, findings.means
     )
     return [
         *places,
@@ -64,17 +62,18 @@ def positions_table(
             columns.append([percent_bounds(cell.interval) for cell in found.cells])
             right.append(False)
     for name, mean in means.items():
-        header.append(SHORT[name])
+        header.append(TEXTS[name].short)
         values = dict(zip(mean.positions, mean.band.estimate.tolist(), strict=True))
         columns.append([value_text(name, values.get(position)) for position in positions])
         right.append(True)
     notes = []
     if accuracy:
         first = next(iter(accuracy.values()))
-        trials = sum(cell.trials for cell in first.cells) / len(first.cells)
+        counts = sorted({cell.trials for cell in first.cells})
+        trials = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
         notes.append(
             "strict, lenient: part of replies that hold the answer, as written or with other ways to write numbers; "
-            f"95 %: Wilson's interval of strict ({trials:.0f} replies a place"
+            f"95 %: Wilson's interval of strict ({trials} replies a place"
             + (", items as clusters)." if first.cells[0].clustered is not None else ").")
         )
     said = {
@@ -100,7 +99,7 @@ def ends_table(
     for name, found in both.items():
         head, tail = found.head_minus_middle, found.tail_minus_middle
         if head is not None and tail is not None:
-            rows.append((NAMES[name], UNITS[name], *_end(name, head), *_end(name, tail)))
+            rows.append((TEXTS[name].name, TEXTS[name].unit, *_end(name, head), *_end(name, tail)))
     if not rows:
         return []
     for name, one in accuracy.items():
@@ -168,7 +167,8 @@ def _rot_table(findings: SweepFindings) -> list[Table]:
             (False, True, True, True, True, False),
             "Gaps in points. Better end and best/worst are biased upward, as each picks the largest; the mean end is "
             "not, but is often far from 0 where replies are few. Chance: 95 % of such values lie below it where "
-            "position has no effect (each item's hits dealt out anew). Band: of the whole interval, by the context-rot "
+            "position has no effect (each item's whole profile turned over or not); p: one-sided, each row's own, not "
+            "adjusted for the others. Band: of the whole interval, by the context-rot "
             "article's table.",
         )
     ]

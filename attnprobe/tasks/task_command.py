@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,10 @@ from attnprobe.terminal import count, percent, say, speaks_unicode
 if TYPE_CHECKING:
     from attnprobe.tasks.task_config import TaskConfig
     from attnprobe.tasks.task_summary import TaskSummary
+
+
+OF_A_LOADED_MODEL = ("dtype", "device_map", "attn_implementation", "rope", "revision", "trust_remote_code")
+"""Arguments of :func:`attnprobe.load` that commands and configs take, which say nothing to a server."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,10 @@ class TaskResult:
         """The summary with what the cells took and what a judge said, as JSON values."""
         more = {} if self.judged is None else {"judge": self.judged.to_dict()}
         return {**self.summary.to_dict(), "work": dict(self.work), **more}
+
+    def to_json(self) -> str:
+        """What ``summary.json`` holds."""
+        return json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n"
 
     def lines(self) -> list[str]:
         """The same in words."""
@@ -110,6 +118,7 @@ def _measured_models(
     from attnprobe.tasks.task_measuring import fitted_cells, measured_task
 
     check_models(given.models)
+    options.listed(None)  # what can be told without a tokenizer is said before weights are loaded
     if len(given.models) > 1:  # one by one, each would be refused only after those before it were measured
         names = []
         for name in given.models:
@@ -125,7 +134,7 @@ def _measured_models(
             listed = fitted_cells(lm, options)
             if number == 0:
                 _say_notes(listed, quiet)
-            data = measured_task(lm, listed.specs, options, out, retry_failed=retry_failed, quiet=quiet)
+            data = measured_task(lm, listed, options, out, retry_failed=retry_failed, quiet=quiet)
             results[lm.source.name] = None if data is None else _finished(data, given, out, quiet)
             del lm
     for model in [model for model, found in results.items() if found is None]:
@@ -146,23 +155,29 @@ def _say_notes(listed: Listed, quiet: bool) -> None:
 
 
 def _finished(data: TaskData, given: TaskInput, out: Path, quiet: bool) -> TaskResult:
-    """Have replies judged where that was asked for, and write the results."""
+    """Write the results, and have replies judged where that was asked for."""
     folder = TaskFolder.at(out / folder_name(data.model))
-    verdicts = None if given.judge is None else judged(data, given.judge, folder.path, quiet)
-    return write_task_results(data, folder, verdicts, quiet)
+    result = write_task_results(data, folder, quiet)
+    if given.judge is None:
+        return result
+    try:
+        verdicts = judged(data, given.judge, folder.path, quiet)
+    except InputError as error:
+        raise InputError(f"{error}; the results without a judge are in {folder.path}") from error
+    result = replace(result, judged=verdicts)
+    folder.write(SUMMARY, result.to_json())
+    return result
 
 
-def write_task_results(
-    data: TaskData, folder: TaskFolder, verdicts: Judged | None = None, quiet: bool = True
-) -> TaskResult:
+def write_task_results(data: TaskData, folder: TaskFolder, quiet: bool = True) -> TaskResult:
     """Write the summary, the table and the pictures of one model's cells beside them."""
     from attnprobe.report.task_figures import save_task_figures
     from attnprobe.tasks.task_summary import task_summary
 
-    result = TaskResult(data, task_summary(data), folder.work(), verdicts)
-    folder.write(SUMMARY, json.dumps(result.to_dict(), indent=1, allow_nan=False) + "\n")
+    result = TaskResult(data, task_summary(data), folder.work(), None)
+    folder.write(SUMMARY, result.to_json())
     folder.write(TABLE, table_csv(result.summary.table()))
-    pictures = save_task_figures(data, result.summary, folder.path)
+    pictures = save_task_figures(result.summary, folder.path)
     say(f"{SUMMARY}, {TABLE}, {', '.join(path.name for path in pictures)} in {folder.path}", quiet)
     return result
 

@@ -18,7 +18,7 @@ from attnprobe.tasks.cell import READ_AND_ANSWER, Form
 from attnprobe.tasks.endpoint import Endpoint, LimitName
 from attnprobe.tasks.filler_control import Placement
 from attnprobe.tasks.niah import Mode
-from attnprobe.tasks.task_command import TaskInput
+from attnprobe.tasks.task_command import OF_A_LOADED_MODEL, TaskInput
 from attnprobe.tasks.task_judge import Judging
 from attnprobe.tasks.task_options import TaskOptions
 
@@ -84,9 +84,14 @@ class _Needles(_Models):
     items: ConfigPath | None = Field(
         None,
         description="File of needles, one JSON object a line with id, wordings, question, answer and foil, and if need "
-        "be accepted, distractors, domain, terms. null: the built-in ones.",
+        "be accepted, pattern (a regular expression for replies), distractors (needle_sweep: one fewer than "
+        "documents), domain, terms; e.g. "
+        '{"id": "tram", "wordings": ["The last tram leaves at 23:40."], "question": "When does the last tram leave?", '
+        '"answer": "23:40", "foil": "22:15", "distractors": ["Trams are cleaned at night."]}. null: the built-in ones.',
     )
-    only: list[str] | None = Field(None, description="Take only the needles with these ids. null: all.")
+    only: Annotated[list[str], Field(min_length=1)] | None = Field(
+        None, description="Take only the needles with these ids. null: all."
+    )
     limit: Positive | None = Field(None, description="Take so many needles only. null: all.")
 
 
@@ -144,6 +149,12 @@ class TaskConfig(Config):
     def _someone_does_it(self) -> TaskConfig:
         if bool(self.models) == (self.endpoint is not None):
             raise ValueError("give models to measure, or an endpoint to observe; one of the two")
+        if self.endpoint is not None:
+            for name in (*OF_A_LOADED_MODEL, "beyond_window"):
+                if getattr(self, name) not in (None, False):
+                    raise ValueError(
+                        f"{name} has no effect with endpoint, whose server has loaded the model; leave it out"
+                    )
         return self
 
     @property
@@ -151,8 +162,8 @@ class TaskConfig(Config):
         """Arguments of :func:`attnprobe.load`."""
         from attnprobe.grid_processes import own_device
 
-        names = ("dtype", "attn_implementation", "rope", "revision", "trust_remote_code")
-        return {**{name: getattr(self, name) for name in names}, "device_map": self.device_map or own_device()}
+        found = {name: getattr(self, name) for name in OF_A_LOADED_MODEL}
+        return {**found, "device_map": self.device_map or own_device()}
 
     def given(self) -> TaskInput:
         """Who does the task."""
@@ -182,7 +193,9 @@ class TaskConfig(Config):
 
 class _Sweep(_Needles):
     n_documents: Positive = Field(10, description="Documents of a prompt: the needle and its distractors.")
-    positions: list[Natural] | None = Field(None, description="Places of the needle, from 0. null: all.")
+    positions: Annotated[list[Natural], Field(min_length=1)] | None = Field(
+        None, description="Places of the needle, from 0. null: all."
+    )
     other_topics: bool = Field(
         False, description="Where an item has too few distractors, take other items', which are off its topic."
     )
@@ -202,7 +215,10 @@ class _Haystack(_Needles):
         min_length=1, examples=[[1000, 2000, 4000]], description="Tokens of whole prompts, each hit exactly."
     )
     strict_filler: bool = Field(
-        True, description="Refuse filler with answers, dates, durations or the task's own words, instead of noting it."
+        True,
+        description="Refuse filler that holds what has the form of an answer: a number, code, date, duration or time. "
+        "false: note it. An answer itself is always refused; other dates and durations, and many of the task's own "
+        "words, are noted.",
     )
     markers: Markers = Field("none", description="What is written around the pieces of text.")
 
@@ -265,7 +281,7 @@ class _Questions(_Models):
         "SQuAD, or JSON lines with gold.",
     )
     n_documents: Positive = Field(10, description="Documents of a prompt, those with the evidence among them.")
-    positions: list[Natural] | None = Field(
+    positions: Annotated[list[Natural], Field(min_length=1)] | None = Field(
         None, description="Places of the evidence, from 0. null: all that every question has."
     )
     limit: Positive | None = Field(None, description="Take so many questions only. null: all.")

@@ -22,15 +22,16 @@ from attnprobe.errors import InputError, RunFileError
 from attnprobe.grid_folder import GRID, cells_content, read_grid
 from attnprobe.grid_records import HOW, Record, read_cells
 from attnprobe.study_folder import CellStore, folder_name, write_result
-from attnprobe.tasks.cell import CellSpec
+from attnprobe.tasks.measured import evidence_means
 from attnprobe.tasks.outcome import Outcome, outcome_of
 from attnprobe.tasks.task_cells import ARRAYS, MASS, NEEDLE_ADVANTAGE, NEEDLE_MASS, file_name
 from attnprobe.tasks.task_data import TASKS, TaskData
-from attnprobe.tasks.task_options import TaskOptions
+from attnprobe.tasks.task_options import Listed, TaskOptions
 
 SCHEMA = 1
 ABOUT = "task.json"
 SUMMARY, TABLE = "summary.json", "table.csv"
+_AGAIN = "delete its cell's line in cells/ and run the same command again"
 _REWRITE = "the command of the task, run again, writes it anew"
 
 
@@ -53,8 +54,9 @@ class TaskFolder:
         return cls.at(path)
 
     @classmethod
-    def at(cls, path: Path) -> TaskFolder:
+    def at(cls, folder: str | os.PathLike[str]) -> TaskFolder:
         """The folder as it is; nothing is made."""
+        path = Path(folder)
         return cls(path, CellStore(path / "arrays", path / "runs", keep_runs=0, used=0))
 
     @property
@@ -71,22 +73,22 @@ class TaskFolder:
         """Write a file of the folder whole; see :func:`attnprobe.study_folder.write_result`."""
         write_result(self.path / name, text)
 
-    def describe(self, model: str, options: TaskOptions, specs: Sequence[CellSpec], asked: Mapping[str, Any]) -> None:
+    def describe(self, model: str, options: TaskOptions, listed: Listed, asked: Mapping[str, Any]) -> None:
         """Write what reading the cells takes.
 
         Parameters
         ----------
         model
             Its name.
-        options, specs
-            What the cells are made of, and the cells in the order of the results.
+        options, listed
+            What the cells are made of, and the cells in the order of the results with notes on them.
         asked
             How the model was run, as JSON values.
         """
         from attnprobe import __version__
         from attnprobe.manifest import package_versions
 
-        items = {spec.item: spec.asked for spec in specs}
+        items = {spec.item: spec.asked for spec in listed.specs}
         content = {
             "schema": SCHEMA,
             "attnprobe": __version__,
@@ -98,7 +100,8 @@ class TaskFolder:
             "fillers": options.fillers(),
             "hashes": options.hashes(),
             "items": [asdict(item) for item in items.values()],
-            "cells": [spec.key for spec in specs],
+            "cells": [spec.key for spec in listed.specs],
+            "notes": list(listed.notes),
         }
         self.write(ABOUT, json.dumps(content, indent=1, allow_nan=False) + "\n")
 
@@ -160,12 +163,16 @@ class TaskFolder:
 
     def _arrays(self, key: str, result: Mapping[str, Any]) -> dict[str, np.ndarray]:
         found = self.store.get(file_name(key))
+        file = self.store.arrays / f"{file_name(key)}.safetensors"
         if missing := sorted(set(ARRAYS) - set(found)):
-            raise RunFileError(
-                f"{self.store.arrays / file_name(key)}.safetensors is damaged: it lacks {', '.join(missing)}; delete "
-                "its cell's line in cells/ and run the same command again"
-            )
-        return {name: array.astype(np.float64) for name, array in found.items()}
+            raise RunFileError(f"{file} is damaged: it lacks {', '.join(missing)}; {_AGAIN}")
+        arrays = {name: array.astype(np.float64) for name, array in found.items()}
+        own = evidence_means(arrays[NEEDLE_MASS], arrays[NEEDLE_ADVANTAGE])
+        for name, mean in zip(("mass", "advantage"), own, strict=True):
+            noted = result["outcome"].get(name)
+            if (mean is None) != (noted is None) or not np.isclose(mean or 0.0, noted or 0.0, rtol=1e-4, atol=1e-6):
+                raise RunFileError(f"{file} is not what its cell's line says: {name} {mean}, not {noted}; {_AGAIN}")
+        return arrays
 
 
 def task_parts(folder: str | os.PathLike[str]) -> list[Path]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attnprobe.arguments import generator, whole_number
+from attnprobe.arguments import whole_number
 from attnprobe.errors import InputError
 from attnprobe.tasks.endpoint import Endpoint
-from attnprobe.tasks.judge import Agreement, JudgeCase, agreement, judge
+from attnprobe.tasks.judge import Agreement, JudgeCase, agreement, judge, sampled
 from attnprobe.tasks.outcome import Outcome
 from attnprobe.tasks.task_data import TaskData
 from attnprobe.tasks.task_options import TaskOptions
@@ -71,10 +70,10 @@ class Judged:
         if rate.estimate is None:
             return wrapped(f"Judge {self.model}: {of}, and no verdict to compare with the rule ({rate.reason}).")
         within = "" if rate.low is None else f" [{percent(rate.low, 0)}, {percent(rate.high, 0)}]"
-        text = f"Judge {self.model}: agrees with the lenient rule on {percent(rate.estimate, 0)}{within} of {of}."
-        if len(self.sampled) > self.n_items:
-            text += " The interval counts replies as independent, which those of one item are not."
-        return wrapped(text)
+        why = f" (no interval: {rate.reason})" if rate.low is None else ""
+        return wrapped(
+            f"Judge {self.model}: agrees with the lenient rule on {percent(rate.estimate, 0)}{within} of {of}{why}."
+        )
 
 
 def check_judging(judging: Judging | None, options: TaskOptions) -> None:
@@ -89,9 +88,7 @@ def check_judging(judging: Judging | None, options: TaskOptions) -> None:
 
 
 def judged(data: TaskData, judging: Judging, folder: Path, quiet: bool) -> Judged:
-    """Have a sample of the replies judged: as many of each item as of the others, as far as there are any.
-
-    The interval of the agreement counts replies as independent, which those of one item are not.
+    """Have a sample of the replies judged, in which items take turns.
 
     Raises
     ------
@@ -99,18 +96,12 @@ def judged(data: TaskData, judging: Judging, folder: Path, quiet: bool) -> Judge
         As :func:`attnprobe.tasks.endpoint.ask`; verdicts that have arrived are kept in ``judge.jsonl``.
     """
     asked = {item["item"]: item for item in data.about["items"]}
-    rng = generator(judging.seed)
-    drawn = [data.outcomes[place] for place in rng.permutation(len(data.outcomes))]
-    seen: Counter[str] = Counter()
-    turns = []
-    for outcome in drawn:
-        turns.append(seen[outcome.item])
-        seen[outcome.item] += 1
-    order = sorted(range(len(drawn)), key=lambda place: turns[place])[: judging.sample]
-    sampled = tuple(drawn[place] for place in order)
+    scored = [outcome for outcome in data.outcomes if outcome.lenient is not None]
+    places = sampled([outcome.item for outcome in scored], judging.sample, judging.seed)
+    chosen = tuple(scored[place] for place in places)
     cases = [
-        JudgeCase(asked[one.item]["question"], tuple(asked[one.item]["accepted"]), one.facts["reply"])
-        for one in sampled
+        JudgeCase(one.item, asked[one.item]["question"], tuple(asked[one.item]["accepted"]), one.facts["reply"])
+        for one in chosen
     ]
     verdicts = judge(judging.endpoint, cases, folder / VERDICTS, quiet)
-    return Judged(judging.endpoint.model, sampled, agreement(cases, verdicts))
+    return Judged(judging.endpoint.model, chosen, agreement(cases, verdicts))

@@ -66,7 +66,7 @@ def _length(spec: CellSpec) -> float:
 
 
 def measured_task(
-    lm: LanguageModel, specs: Sequence[CellSpec], options: TaskOptions, out: Path, *, retry_failed: bool, quiet: bool
+    lm: LanguageModel, listed: Listed, options: TaskOptions, out: Path, *, retry_failed: bool, quiet: bool
 ) -> TaskData | None:
     """Measure every cell that is not done yet; None where other processes still measure some.
 
@@ -77,11 +77,11 @@ def measured_task(
     """
     folder = TaskFolder.open(out, lm.source.name)
     settings = run_settings(lm, "file", 1, {})
-    cells = ordered(specs, options.choices.get("n_documents", 10))
+    cells = ordered(listed.specs, options.choices.get("n_documents", 10))
     config = grid_config(lm.source.name, options, {"model": settings})
     if (folder.cells / GRID).exists():  # before anything of it is written over
         same_grid(folder.cells, grid_content(config, [cell.key for cell in cells]), out)
-    folder.describe(lm.source.name, options, specs, settings)
+    folder.describe(lm.source.name, options, listed, settings)
     prefix = PrefixCache()
 
     def do(cell: Cell, relief: int) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def measured_task(
         folder.store.put(file_name(cell.key), result)
         return result.facts
 
-    items = len({spec.item for spec in specs})
+    items = len({spec.item for spec in listed.specs})
     say(f"{lm.source.name}: {options.task}, {count(len(cells), 'cell')} of {count(items, 'item')}", quiet)
     result = run_cells(folder.cells, config, cells, do, quiet=quiet, retry_failed=retry_failed, name=out)
     return folder.load() if result.complete else None

@@ -3,29 +3,67 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 
 from attnprobe.estimates import Interval
 from attnprobe.tasks.outcome import ACCURACIES, ConditionValue
 from attnprobe.terminal import decimal, percent
 
-UNITS = {"strict": "points", "lenient": "points", "logprob": "nats", "margin": "nats", "mass": "points"}
-UNITS["advantage"] = "nats"
-"""Of differences; points are of 100 %."""
 
-SHORT = {"strict": "strict", "lenient": "lenient", "logprob": "log p", "margin": "gold-foil"}
-SHORT |= {"mass": "mass", "advantage": "advantage"}
-"""For heads of columns."""
+@dataclass(frozen=True)
+class MetricText:
+    """How results call a metric.
 
-NAMES = {
-    "strict": "strict accuracy",
-    "lenient": "lenient accuracy",
-    "logprob": "log-probability",
-    "margin": "gold less foil",
-    "mass": "mass",
-    "advantage": "advantage",
+    Parameters
+    ----------
+    name, short
+        In sentences, and as the head of a column.
+    label
+        In captions and at axes, with what the values are of.
+    unit
+        Of differences: ``points``, of 100 %, or ``nats``.
+    """
+
+    name: str
+    short: str
+    label: str
+    unit: str
+
+    @property
+    def scale(self) -> int:
+        """What values are multiplied with."""
+        return 100 if self.unit == "points" else 1
+
+    @property
+    def value_unit(self) -> str:
+        """The unit of values, ``%`` or ``nats``."""
+        return "%" if self.unit == "points" else self.unit
+
+    @property
+    def axis(self) -> str:
+        """The label of an axis, on two lines where it is long."""
+        lines = self.label.replace(" of the ", "\nof the ").replace(" within ", "\nwithin ")
+        return f"{lines} ({self.value_unit})"
+
+
+TEXTS = {
+    "strict": MetricText("strict accuracy", "strict", "strict accuracy", "points"),
+    "lenient": MetricText("lenient accuracy", "lenient", "lenient accuracy", "points"),
+    "logprob": MetricText("log-probability", "log p", "log-probability within items", "nats"),
+    "margin": MetricText("gold less foil", "gold-foil", "gold less foil", "nats"),
+    "mass": MetricText("mass", "mass", "mass of the evidence", "points"),
+    "advantage": MetricText("advantage", "advantage", "advantage of the evidence", "nats"),
 }
-"""How results name the metrics."""
+"""By metric; of ``logprob`` values across items say nothing, so each item's mean is taken out."""
+
+PRIMARY = ("logprob", "strict")
+"""What a verdict is of: the log-probability, which tells more than right or wrong, where it was measured."""
+
+
+def primary(found: Collection[str]) -> str | None:
+    """The one of ``PRIMARY`` to go by, of the metrics that were found; None without any."""
+    return next((name for name in PRIMARY if name in found), None)
 
 
 def place_text(place: ConditionValue) -> str:
@@ -48,7 +86,7 @@ def value_text(metric: str, value: float | None) -> str:
 
 
 def difference_text(metric: str, interval: Interval | None) -> str:
-    """``+0.52 (+0.20 to +0.84)``, in the metric's unit of ``UNITS``; the estimate alone where there is no interval."""
+    """``+0.52 (+0.20 to +0.84)``, in the metric's unit; the estimate alone where there is no interval."""
     return _difference(metric, interval, "{} ({} to {})", signed)
 
 
@@ -67,7 +105,7 @@ def correlation_cell(interval: Interval) -> str:
 def _difference(metric: str, interval: Interval | None, form: str, bound: Callable[[float | None, int], str]) -> str:
     if interval is None or interval.estimate is None:
         return "-"
-    scale, digits = (100, 0) if metric in ACCURACIES else (100, 2) if metric == "mass" else (1, 2)
+    scale, digits = TEXTS[metric].scale, 0 if metric in ACCURACIES else 2
     estimate = signed(scale * interval.estimate, digits)
     if interval.low is None or interval.high is None:
         return estimate

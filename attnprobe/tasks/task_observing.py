@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -65,7 +66,7 @@ def observed_task(
     config = grid_config(endpoint.model, options, asked)
     if (folder.cells / GRID).exists():  # before anything of it is written over
         same_grid(folder.cells, grid_content(config, [spec.key for spec in listed.specs]), out)
-    folder.describe(endpoint.model, options, listed.specs, asked)
+    folder.describe(endpoint.model, options, listed, asked)
     built = [spec.build(counted_in) for spec in listed.specs]
     say(f"{endpoint.model} at {endpoint.host}: {options.task}, {count(len(built), 'cell')}", quiet)
     replies = ask(endpoint, [chat_messages(cell.prompt) for cell in built], folder.path / REPLIES, quiet)
@@ -75,6 +76,9 @@ def observed_task(
 
     cells = [Cell(cell.key, 1.0, (cell, reply)) for cell, reply in zip(built, replies, strict=True)]
     run_cells(folder.cells, config, cells, do, quiet=True, retry_failed=retry_failed, name=out)
+    if unscored := [why for why in map(_not_scored, replies) if why]:
+        reasons = ", ".join(f"{why} ({n})" for why, n in Counter(unscored).items())
+        say(f"note: {count(len(unscored), 'reply', 'replies')} of {len(replies)} not scored: {reasons}", quiet)
     return folder.load()
 
 
@@ -91,16 +95,38 @@ def _tokenizer(name: str | None, options: TaskOptions) -> Any:
     return blueprint(name).lm.tokenizer
 
 
+def _not_scored(reply: Reply) -> str | None:
+    """Why a reply says nothing about the answer, or None."""
+    if reply.finish_reason == "content_filter":
+        return "the server filtered it"
+    return None if reply.text.strip() else "it is empty"
+
+
 def _facts(cell: TaskCell, reply: Reply) -> dict[str, Any]:
-    """What is kept of a cell."""
-    strict, lenient, more = reply_scores(cell, reply.text)
-    facts = {**cell.facts, "needles": cell.needles, **more, "finish_reason": reply.finish_reason}
+    """What is kept of a cell; a reply that the server withheld or left empty is no answer, and has no scores."""
+    is_cut = reply.finish_reason == "length"
+    why = _not_scored(reply)
+    if why is None:
+        strict, lenient, more = reply_scores(cell, reply.text)
+    else:
+        strict, lenient, more = None, None, {"reply": reply.text, "not_scored": why}
+    facts = {
+        **cell.facts,
+        "needles": cell.needles,
+        **more,
+        "finish_reason": reply.finish_reason,
+        "reply_cut": is_cut,
+        "server_tokens": reply.prompt_tokens,
+    }
     outcome = Outcome(cell.item, cell.trial, dict(cell.condition), strict=strict, lenient=lenient, facts=facts)
     return {
         "outcome": outcome.to_dict(),
         "n_prompt": cell.facts.get("prompt_tokens"),
         "layers": [],
         "arrays": [],
-        "warnings": ["the reply was cut off at max_tokens"] if reply.finish_reason == "length" else [],
-        HOW: {"server_model": reply.model, "server_tokens": reply.prompt_tokens},
+        "warnings": [
+            *(["the reply was cut off at max_tokens"] if is_cut else []),
+            *([] if why is None else [f"not scored: {why}"]),
+        ],
+        HOW: {"server_model": reply.model},
     }

@@ -11,14 +11,15 @@ from typing import Any
 from attnprobe.arguments import whole_number
 from attnprobe.errors import InputError
 from attnprobe.tasks.cell import CellSpec, Form
+from attnprobe.tasks.cell_notes import depth_notes, needle_notes, trial_notes
 from attnprobe.tasks.filler import filler_source
 from attnprobe.tasks.filler_control import filler_control
 from attnprobe.tasks.items import BUILT_IN, NeedleItem, read_items
-from attnprobe.tasks.multi_doc import multi_doc
+from attnprobe.tasks.multi_doc import MultiDoc, multi_doc
 from attnprobe.tasks.needle_sweep import needle_sweep
 from attnprobe.tasks.niah import niah
 from attnprobe.tasks.task_data import TASKS
-from attnprobe.terminal import named
+from attnprobe.terminal import count
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,8 @@ class TaskOptions:
     max_new_tokens: int = 32
     beyond_window: bool = False
     _items: tuple[NeedleItem, ...] = field(init=False, repr=False, compare=False)
+    _questions: MultiDoc | None = field(init=False, repr=False, compare=False)
+    _hashes: Mapping[str, str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.task not in TASKS:
@@ -74,8 +77,16 @@ class TaskOptions:
             raise InputError("only names no needle; name some, or leave it out for all")
         if self.task == "multi_doc" and self.source is None:
             raise InputError("multi_doc takes its questions from a file; give one")
-        items = () if self.task == "multi_doc" else read_items(self.source, self.only)[: self.limit]
+        # Read once: a command may take hours, and its models are to have the same cells, whose hashes are noted.
+        items: tuple[NeedleItem, ...] = ()
+        questions: MultiDoc | None = None
+        if self.source is not None and self.task == "multi_doc":
+            questions = multi_doc(self.source, limit=self.limit, form=self.form, **self.choices)
+        else:
+            items = read_items(self.source, self.only)[: self.limit]
         object.__setattr__(self, "_items", items)
+        object.__setattr__(self, "_questions", questions)
+        object.__setattr__(self, "_hashes", self._read_hashes())
 
     @property
     def is_of_lengths(self) -> bool:
@@ -95,20 +106,28 @@ class TaskOptions:
         Raises
         ------
         InputError
-            A choice cannot be used; see the builders.
+            A choice cannot be used; see the builders. A file of filler has changed since these options were made.
         """
         choices: dict[str, Any] = {**self.choices, "form": self.form}
         if self.task == "needle_sweep":
-            return Listed(needle_sweep(self._items, **choices))
-        if self.task == "niah":
-            return Listed(niah(self._items, tokenizer=tokenizer, **choices))
-        if self.task == "filler_control":
-            return Listed(filler_control(self._items, tokenizer=tokenizer, **choices))
-        assert self.source is not None
-        found = multi_doc(self.source, limit=self.limit, **choices)
-        notes = [*found.warnings]
+            specs = needle_sweep(self._items, **choices)
+            return Listed(specs, (*needle_notes(self._items), *trial_notes(specs)))
+        if self.is_of_lengths:
+            build = niah if self.task == "niah" else filler_control
+            specs = build(self._items, tokenizer=tokenizer, **choices)
+            if not self._filler_hash().items() <= self._hashes.items():
+                raise InputError(
+                    f"a file of the filler ({', '.join(map(str, self._filler_files))}) has changed since the command "
+                    "began; start it again, with another folder for the results"
+                )
+            depths = () if tokenizer is None else depth_notes(specs, tokenizer)
+            return Listed(specs, (*needle_notes(self._items), *depths))
+        found = self._questions
+        assert found is not None
+        notes = [*found.warnings, *trial_notes(found.specs)]
         if found.refused:
-            notes.append(f"{len(found.refused)} questions left out: {named(found.refused, 3)}")
+            more = f"; and {len(found.refused) - 3:,} more" if len(found.refused) > 3 else ""
+            notes.append(f"{count(len(found.refused), 'question')} left out: {'; '.join(found.refused[:3])}{more}")
         if thrown := {why: n for why, n in found.rejected.items() if n}:
             reasons = ", ".join(f"{n} {why.replace('_', ' ')}" for why, n in thrown.items())
             notes.append(f"distractors thrown out: {reasons}")
@@ -116,15 +135,28 @@ class TaskOptions:
 
     def fillers(self) -> list[dict[str, Any]]:
         """What the fillers are, as JSON values."""
-        sources = [filler_source(kind, self._items[0]) for kind in self.filler_kinds if kind != "none"]
-        return [{"kind": source.name, "about": source.about} for source in sources]
+        found = []
+        for kind in self.filler_kinds:
+            if kind != "none":
+                sources = [filler_source(kind, item) for item in self._items]
+                about = dict.fromkeys(source.about for source in sources)
+                found.append({"kind": sources[0].name, "about": "; ".join(about)})
+        return found
 
     def hashes(self) -> dict[str, str]:
-        """SHA-256 of the files that the cells are made of, in hexadecimal."""
-        files = [Path(path).expanduser() for _, _, path in (kind.partition(":") for kind in self.filler_kinds) if path]
+        """SHA-256 of the files that the cells are made of as they were read, in hexadecimal."""
+        return dict(self._hashes)
+
+    @property
+    def _filler_files(self) -> list[Path]:
+        return [Path(path).expanduser() for _, _, path in (kind.partition(":") for kind in self.filler_kinds) if path]
+
+    def _filler_hash(self) -> dict[str, str]:
+        return {"filler_sha256": _sha256(self._filler_files)} if self._filler_files else {}
+
+    def _read_hashes(self) -> dict[str, str]:
         name = "prompts_sha256" if self.task == "multi_doc" else "items_sha256"
-        found = {name: _sha256([BUILT_IN if self.source is None else self.source])}
-        return found | ({"filler_sha256": _sha256(files)} if files else {})
+        return {name: _sha256([BUILT_IN if self.source is None else self.source]), **self._filler_hash()}
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON values; files by their names alone, as :meth:`hashes` says what they hold."""

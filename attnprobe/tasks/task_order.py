@@ -36,7 +36,7 @@ def ordered(specs: Sequence[CellSpec], n_documents: int = 1) -> list[Cell]:
         before: Condition | None = None
         for spec in sorted(chain, key=lambda spec: _place(spec.condition)):
             fed = _tokens(spec.condition, n_documents) - (0.0 if before is None else _shared(before, spec.condition))
-            cells.append(Cell(spec.key, fed + _REST, spec, chain=name))
+            cells.append(Cell(spec.key, fed + _REST, spec, int(not _is_reference(spec.condition)), name))
             before = spec.condition
     return cells
 
@@ -46,6 +46,11 @@ def _chain(spec: CellSpec) -> str:
     about = spec.condition
     kind = ("baseline", "filler", "placement")
     return "/".join([spec.item, str(spec.trial), *(f"{name}={about[name]}" for name in kind if name in about)])
+
+
+def _is_reference(condition: Condition) -> bool:
+    """Whether others are compared with it: such cells are done first, so that a run that was stopped says something."""
+    return "baseline" in condition or condition.get("filler") == "none"
 
 
 def _place(condition: Condition) -> tuple[float, float]:

@@ -8,16 +8,28 @@ from typing import Any
 
 from attnprobe.errors import InputError
 from attnprobe.estimates import json_values
-from attnprobe.report.series import Verdict
 from attnprobe.tasks.attention_link import AttentionLink, attention_link, most_trials
 from attnprobe.tasks.filler_findings import filler_findings
 from attnprobe.tasks.matrix_findings import matrix_findings
 from attnprobe.tasks.outcome import METRICS
-from attnprobe.tasks.sweep_findings import SweepFindings, sweep_findings
+from attnprobe.tasks.summary_notes import summary_notes
+from attnprobe.tasks.sweep_findings import sweep_findings
 from attnprobe.tasks.task_data import TaskData
 from attnprobe.tasks.task_verdict import Findings, task_verdict
+from attnprobe.told import Verdict
 
-_FACTS = ("prompt_tokens", "filler_tokens", "exact", "f1", "answer", "reply")
+_FACTS = (
+    "prompt_tokens",
+    "length_hit",
+    "real_depth",
+    "filler_tokens",
+    "exact_match",
+    "f1",
+    "pattern",
+    "answer",
+    "reply",
+    "reply_cut",
+)
 """Facts with a column of their own."""
 
 
@@ -39,6 +51,8 @@ class TaskSummary:
         Between attention and answer; None where one of them was not measured.
     missing
         Keys of the cells that are not there, and why.
+    notes
+        Of :func:`attnprobe.tasks.summary_notes.summary_notes`: sentences without capital and full stop.
     rows
         As :meth:`table` gives them.
     """
@@ -50,15 +64,11 @@ class TaskSummary:
     findings: Findings
     link: AttentionLink | None
     missing: Mapping[str, str]
+    notes: tuple[str, ...]
     rows: tuple[Mapping[str, Any], ...]
 
     def __repr__(self) -> str:
         return f"TaskSummary({self.task} of {self.model}: {self.verdict.headline})"
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What could not be said, and why: sentences without capital and full stop."""
-        return () if isinstance(self.findings, SweepFindings) else self.findings.notes
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the rows, in JSON's terms."""
@@ -70,6 +80,7 @@ class TaskSummary:
             "findings": json_values(self.findings.to_dict()),
             "link": None if self.link is None else json_values(self.link.to_dict()),
             "missing": dict(self.missing),
+            "notes": list(self.notes),
         }
 
     def table(self) -> list[dict[str, Any]]:
@@ -110,6 +121,7 @@ def task_summary(data: TaskData) -> TaskSummary:
         findings=findings,
         link=link,
         missing=data.missing,
+        notes=(*data.about.get("notes", ()), *summary_notes(findings, data.outcomes)),
         rows=tuple(_rows(data)),
     )
 

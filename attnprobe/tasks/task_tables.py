@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from attnprobe.estimates import Interval
-from attnprobe.report.series import Table
 from attnprobe.tasks.association import Association
 from attnprobe.tasks.attention_link import ALPHA, AttentionLink
 from attnprobe.tasks.baselines import METRICS, Baseline
@@ -17,18 +16,19 @@ from attnprobe.tasks.matrix_tables import matrix_tables
 from attnprobe.tasks.sweep_findings import SweepFindings
 from attnprobe.tasks.sweep_tables import sweep_tables
 from attnprobe.tasks.task_numbers import (
-    NAMES,
-    SHORT,
+    TEXTS,
     correlation_cell,
     difference_cell,
     p_equation,
     p_text,
     percent_bounds,
+    primary,
     signed,
 )
 from attnprobe.tasks.task_summary import TaskSummary
 from attnprobe.tasks.task_verdict import PLACES
 from attnprobe.terminal import count, decimal, named, percent
+from attnprobe.told import Table
 
 _WHAT = {"needle_sweep": "needle", "multi_doc": "document with the answer"}
 _BASELINES = {"closed_book": "closed book", "oracle": "evidence alone"}
@@ -60,15 +60,17 @@ def _baseline_table(baselines: Sequence[Baseline], context: str) -> list[Table]:
         row = [_BASELINES.get(one.name, context)]
         for metric in metrics:
             row.append(_value(metric, one.values.get(metric)))
-        primary = next((name for name in ("logprob", "strict") if name in one.context_less), None)
-        row.append("" if primary is None else difference_cell(primary, one.context_less[primary]))
+        compared = primary(one.context_less)
+        row.append("" if compared is None else difference_cell(compared, one.context_less[compared]))
         rows.append(tuple(row))
-    primary = "logprob" if "logprob" in metrics else "strict"
-    header = ["", *(SHORT[metric] for metric in metrics), f"{SHORT[primary]}, more"]
-    unit = "nats of log-probability" if primary == "logprob" else "points of strict accuracy"
+    more = primary(metrics)
+    if more is None:
+        return []
+    header = ["", *(TEXTS[metric].short for metric in metrics), f"{TEXTS[more].short}, more"]
+    unit = f"{TEXTS[more].unit} of {TEXTS[more].name}"
     note = (
         f"log p: of the whole answer, nats, mean over items. The last column: {unit} that the first line has more than "
-        "this one, within items."
+        "this one, within items; than the evidence alone, which has its first wording, in prompts with that wording."
     )
     return [Table("Beside no context at all", tuple(header), tuple(rows), (False, *[True] * (len(header) - 1)), note)]
 
@@ -84,23 +86,26 @@ def _value(metric: str, interval: Interval | None) -> str:
 
 
 def _link_table(link: AttentionLink, place: str) -> Table:
-    shown = [(NAMES[name], one) for name, one in link.overall.by_name.items() if one.correlation.n_cells]
+    shown = [(TEXTS[name].name, one) for name, one in link.overall.by_name.items() if one.correlation.n_cells]
     if link.heads is not None:
         shown += [(f"{CHOSEN}*", link.heads.chosen), (f"{OTHERS}*", link.heads.others)]
     rows = tuple((name, *_correlations(one)) for name, one in shown)
     notes = [
-        f"Spearman's, of the evidence's attention with the answer's {NAMES[link.metric]}; 95 % over items. At one "
-        f"place: within item and {place}, the headline; p of it, Holm's method. Prompts at one place differ in the "
-        "text around the evidence, and in its wording where it has several."
+        f"Spearman's, of the evidence's attention with the answer's {TEXTS[link.metric].name}; 95 % over items. At one "
+        f"place: within item and {place}; p of it adjusted over the rows (Holm), of chosen and other heads over these "
+        f"and mass and advantage on their half of the items. The headline is of {TEXTS[link.predictor].name} alone, by "
+        "its interval, its p not adjusted. Prompts at one place differ in the text around the evidence, and in its "
+        "wording where it has several."
     ]
     layers = {name: one for name, one in link.layers.by_name.items() if name.startswith("layer ")}
     tested = {name: one for name, one in layers.items() if one.p_adjusted is not None}
     if tested:
-        best = max(tested.values(), key=lambda one: one.correlation.within_position.estimate or -1.0)
+        best = max(tested.values(), key=lambda one: abs(one.correlation.within_position.estimate or 0.0))
         shown_layers = sum(one.p_adjusted < ALPHA for one in tested.values())  # type: ignore[operator]
         notes.append(
-            f"By layer ({NAMES[link.predictor]}): {shown_layers} of {len(tested)} below p = {ALPHA:g}; the highest is "
-            f"{best.name}, {correlation_cell(best.correlation.within_position)}, {p_equation(best.p_adjusted or 0.0)}."
+            f"By layer ({TEXTS[link.predictor].name}): {shown_layers or 'none'} of {len(tested)} below {ALPHA:g} with "
+            f"p adjusted over all layers, mass and advantage (Holm); the strongest, picked among them, is {best.name}: "
+            f"{decimal(best.correlation.within_position.estimate)}, adjusted {p_equation(best.p_adjusted or 0.0)}."
         )
     if link.heads is not None:
         pairs = [f"{layer}-{head}" for layer, head in link.heads.heads]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from rich.cells import cell_len
 
-from attnprobe.report.series import Table
 from attnprobe.tasks.task_summary import TaskSummary
 from attnprobe.tasks.task_tables import task_tables
 from attnprobe.terminal import WIDTH, count, fit, table, wrapped
+from attnprobe.told import Table
 
 _MOST_ROWS = 40
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from attnprobe.report.series import Verdict
 from attnprobe.study_text import interval_text
 from attnprobe.tasks.accuracy import EndContrast
 from attnprobe.tasks.attention_link import ALPHA, AttentionLink
 from attnprobe.tasks.context_rot import BEYOND, FLOOR
+from attnprobe.tasks.decomposition import FillerLoss
 from attnprobe.tasks.filler_findings import FillerFindings
 from attnprobe.tasks.item_intervals import MIN_ITEMS, wilson_interval
 from attnprobe.tasks.knee_text import knee_name, knee_text
@@ -16,8 +16,9 @@ from attnprobe.tasks.matrix_findings import MatrixFindings
 from attnprobe.tasks.paired_cells import MIN_TEST_ITEMS
 from attnprobe.tasks.price import Trend
 from attnprobe.tasks.sweep_findings import SweepFindings
-from attnprobe.tasks.task_numbers import NAMES, UNITS, difference_text, p_equation
+from attnprobe.tasks.task_numbers import TEXTS, difference_text, p_equation, p_text, place_text, primary
 from attnprobe.terminal import count, percent
+from attnprobe.told import Verdict
 
 Findings = SweepFindings | MatrixFindings | FillerFindings
 
@@ -36,10 +37,15 @@ PLACEMENTS = {
 }
 """Where filler stands, in words."""
 
-PRIMARY = ("logprob", "strict")
-"""What the verdict is of: the log-probability, which tells more than right or wrong, where it was measured."""
-
-_REPLIES = {"logprob": "the right answer is less probable", "strict": "fewer replies are right"}
+_ANSWERS = (
+    "the model answers worse where it looks less",
+    {"logprob": "the right answer is less probable", "strict": "fewer replies are right"},
+)
+_STATEMENTS = (
+    "a statement loses where the model looks at it less",
+    {"logprob": "the gold statement is less probable", "strict": "fewer replies give the gold statement"},
+)
+"""What the headline is about, and what it calls worse, of answers and of statements that conflict."""
 
 
 def task_verdict(task: str, findings: Findings, link: AttentionLink | None, sizes: Mapping[str, int]) -> Verdict:
@@ -63,16 +69,15 @@ def task_verdict(task: str, findings: Findings, link: AttentionLink | None, size
         lines += _matrix_lines(findings)
     else:
         lines += _filler_lines(findings)
-    return Verdict(_headline(link, PLACES[task]), (*lines, *_limits(link, PLACES[task], sizes)))
+    is_conflict = isinstance(findings, MatrixFindings) and bool(findings.contests)
+    headline = _headline(link, PLACES[task], *(_STATEMENTS if is_conflict else _ANSWERS))
+    return Verdict(headline, (*lines, *_limits(link, PLACES[task], sizes)))
 
 
-def _headline(link: AttentionLink | None, place: str) -> str:
+def _headline(link: AttentionLink | None, place: str, question: str, worse_of: Mapping[str, str]) -> str:
     if link is None:
-        return (
-            "Attention and answers were not measured together, so it cannot be said whether the model answers worse "
-            "where it looks less."
-        )
-    worse = _REPLIES[link.metric]
+        return f"Attention and answers were not measured together, so it cannot be said whether {question}."
+    worse = worse_of[link.metric]
     within, over = link.at_one_condition, link.over_conditions
     if within == "together":
         return f"Yes: also at one and the same {place}, {worse} where the evidence gets less attention."
@@ -89,18 +94,21 @@ def _headline(link: AttentionLink | None, place: str) -> str:
         return f"No: {worse} in those prompts of an item where its evidence gets more attention; {same}."
     if over == within == "unrelated":
         return "No: the answer does not go with the attention that its evidence gets."
-    return "It cannot be told whether the model answers worse where it looks less."
+    return f"It cannot be told whether {question}."
 
 
 def _link_lines(link: AttentionLink, place: str, trials: int) -> list[str]:
     found = link.overall.by_name[link.predictor]
     within, over = found.correlation.within_position, found.correlation.within_question
-    said = "" if found.p_adjusted is None else f", {p_equation(found.p_adjusted)}"
+    p = found.correlation.p_value
+    said = "" if p is None else f", {p_equation(p)}"
     why = "an item has one prompt there" if trials < 2 else within.reason
-    none = f" There is no interval: {why}." if within.low is None else ""
+    test = ", and p is that of items' signs" if p is not None else ""
+    none = f" There is no interval: {why}{test}." if within.low is None else ""
     return [
-        f"Rank correlation of the evidence's {NAMES[link.predictor]} with the answer's {NAMES[link.metric]}: at one "
-        f"and the same {place} {interval_text(within)}{said}; over all prompts of an item {interval_text(over)}.{none}",
+        f"Rank correlation of the evidence's {TEXTS[link.predictor].name} with the answer's {TEXTS[link.metric].name}: "
+        f"at one and the same {place} {interval_text(within)}{said}; over all prompts of an item "
+        f"{interval_text(over)}.{none}",
         *_heads_line(link),
     ]
 
@@ -124,8 +132,8 @@ def _sweep_lines(findings: SweepFindings) -> list[str]:
         if found is None or found.head_minus_middle is None or found.tail_minus_middle is None:
             continue
         lines.append(
-            f"{NAMES[metric].capitalize()}: first less middle {_contrast(metric, found.head_minus_middle)}, last less "
-            f"middle {_contrast(metric, found.tail_minus_middle)}."
+            f"{TEXTS[metric].name.capitalize()}: first less middle {_contrast(metric, found.head_minus_middle)}, last "
+            f"less middle {_contrast(metric, found.tail_minus_middle)}."
         )
     strict = findings.accuracy.get("strict")
     if strict is not None:
@@ -149,7 +157,7 @@ def _closed_book_line(findings: SweepFindings) -> list[str]:
     closed = next((one for one in findings.baselines if one.name == "closed_book"), None)
     if closed is None:
         return []
-    metric = next((name for name in PRIMARY if name in closed.context_less), None)
+    metric = primary(closed.context_less)
     if metric is None:
         return []
     gain = closed.context_less[metric]
@@ -157,14 +165,22 @@ def _closed_book_line(findings: SweepFindings) -> list[str]:
     where = "the middle" if findings.middle else "any position"
     text = difference_text(metric, gain)
     return [
-        f"{NAMES[metric].capitalize()} with the evidence in {where}, less closed book: {text} {UNITS[metric]}.{harm}"
+        f"{TEXTS[metric].name.capitalize()} with the evidence in {where}, less closed book: {text} "
+        f"{TEXTS[metric].unit}.{harm}"
     ]
 
 
 def _matrix_lines(findings: MatrixFindings) -> list[str]:
     strict = findings.accuracy.get("strict")
     lines = [] if strict is None else _sentences(strict.warnings)
-    metric = next((name for name in PRIMARY if name in findings.by_length), None)
+    if findings.contests:
+        wins = ", ".join(
+            f"{percent(one.wins.estimate, 0)} of prompts at depth {place_text(one.depth)} (by "
+            f"{difference_text('margin', one.margin)} nats)"
+            for one in findings.contests
+        )
+        lines.append(f"Two statements conflict; the gold one wins in {wins}.")
+    metric = primary(findings.by_length)
     if metric is None:
         return lines
     trend = findings.by_length[metric].per_doubling
@@ -178,28 +194,32 @@ def _matrix_lines(findings: MatrixFindings) -> list[str]:
 def _filler_lines(findings: FillerFindings) -> list[str]:
     answered = [cell.means["strict"] for cell in findings.cells if "strict" in cell.means]
     lines = _sentences([BEYOND]) if answered and max(answered) < FLOOR else []
-    metric = next((name for name in PRIMARY if name in findings.decompositions), None)
+    metric = primary(findings.decompositions)
     if metric is None:
         return lines + [
             f"Filler {one.filler} {PLACEMENTS.get(str(one.placement), one.placement)}: per doubling of the prompt "
             f"{_lost(name, one.curves[name].per_doubling)}."
             for one in findings.lengths
-            for name in [name for name in PRIMARY if name in one.curves][:1]
+            for name in filter(None, [primary(one.curves)])
         ]
     losses = findings.decompositions[metric].losses
     for placement in dict.fromkeys(loss.placement for loss in losses):
-        longest = [loss for loss in losses if loss.placement == placement][-1]
+        longest = max((loss for loss in losses if loss.placement == placement), key=_length)
         parts = ", ".join(f"{one.name} {difference_text(metric, one.loss)}" for one in longest.components)
         lines.append(
-            f"Filler {PLACEMENTS.get(str(placement), placement)}, {longest.length} tokens: {NAMES[metric]} lost "
-            f"{difference_text(metric, longest.total)} {UNITS[metric]} = {parts}."
+            f"Filler {PLACEMENTS.get(str(placement), placement)}, {longest.length} tokens: {TEXTS[metric].name} lost "
+            f"{difference_text(metric, longest.total)} {TEXTS[metric].unit} = {parts}."
         )
     return lines
 
 
+def _length(loss: FillerLoss) -> float:
+    return loss.length if isinstance(loss.length, int | float) else 0.0
+
+
 def _lost(metric: str, trend: Trend) -> str:
     said = "" if trend.p is None else f", {p_equation(trend.p)}"
-    return f"{NAMES[metric]} lost {difference_text(metric, trend.loss)} {UNITS[metric]}{said}"
+    return f"{TEXTS[metric].name} lost {difference_text(metric, trend.loss)} {TEXTS[metric].unit}{said}"
 
 
 def _limits(link: AttentionLink | None, place: str, sizes: Mapping[str, int]) -> list[str]:
@@ -207,18 +227,22 @@ def _limits(link: AttentionLink | None, place: str, sizes: Mapping[str, int]) ->
     n, lines = sizes["items"], []
     if n < MIN_ITEMS:
         lines.append(
-            f"With {count(n, 'item')} there are no intervals ({MIN_ITEMS} are needed) and no tests ({MIN_TEST_ITEMS}): "
-            "nothing here is shown of other items."
+            f"With {count(n, 'item')} there are no intervals ({MIN_ITEMS} are needed) and no sign-flip tests "
+            f"({MIN_TEST_ITEMS}): nothing here is shown of other items."
         )
     else:
         reach = wilson_interval(n // 2, n, n)
         assert reach.low is not None
         assert reach.high is not None
         # From 15 items on flips are drawn, and the smallest p is one in their number.
-        tests = "no tests" if n < MIN_TEST_ITEMS else f"no p below {max(2 / 2**n, 1e-4):.1g}"
+        tests = (
+            f"are not made ({MIN_TEST_ITEMS} are needed)"
+            if n < MIN_TEST_ITEMS
+            else f"cannot give a p below {_plain(max(2 / 2**n, 1e-4))}"
+        )
         lines.append(
             f"With {n} items an accuracy near 50 % is known to {50 * (reach.high - reach.low):.0f} points either way, "
-            f"and there can be {tests}; differences smaller than the intervals are not ruled out."
+            f"and sign-flip tests {tests}; differences smaller than the intervals are not ruled out."
         )
     if link is not None and sizes["trials"] < 2:
         lines.append(
@@ -232,11 +256,15 @@ def _limits(link: AttentionLink | None, place: str, sizes: Mapping[str, int]) ->
     return lines
 
 
+def _plain(p: float) -> str:
+    """As p values are written, but for those below 0.001."""
+    return p_text(p) if p >= 0.001 else f"{p:.1g}"
+
+
 def _contrast(metric: str, contrast: EndContrast) -> str:
     p = "" if contrast.p is None else f"{p_equation(contrast.p)}: "
     low, high = contrast.interval.low, contrast.interval.high
-    shown = contrast.p is not None and contrast.p < ALPHA and low is not None and high is not None
-    word = "not told apart"
-    if shown:
-        word = "higher" if low > 0 else "lower" if high < 0 else word  # type: ignore[operator]
-    return f"{difference_text(metric, contrast.interval)} {UNITS[metric]}, {p}{word}"
+    word = "not tested" if contrast.p is None else "not told apart"
+    if contrast.p is not None and contrast.p < ALPHA and low is not None and high is not None:
+        word = "higher" if low > 0 else "lower" if high < 0 else word
+    return f"{difference_text(metric, contrast.interval)} {TEXTS[metric].unit}, {p}{word}"

@@ -41,9 +41,9 @@ class Backend(Protocol):
         """Mean mass of keys ``[B, Hq, N]``; sinks are to be added to the totals."""
 
     def prefill_map(
-        self, args: RowArguments, segments: list[Segments], edges: np.ndarray, sinks: Tensor | None, /
+        self, args: RowArguments, segments: list[Segments], blocks: np.ndarray, sinks: Tensor | None, /
     ) -> Tensor:
-        """Mean span mass ``[B, Hq, R, S]``, then the sink's: block r of sample b is rows ``edges[b, r : r + 2]``."""
+        """Mean span mass ``[B, Hq, R, S]``, then the sink's: block r of sample b is rows ``blocks[b, r : r + 2]``."""
 
 
 def choose(backend: str, args: RowArguments) -> Backend:
@@ -59,6 +59,8 @@ def choose(backend: str, args: RowArguments) -> Backend:
     name = backend
     if backend == "auto":
         name = "triton" if args.q.is_cuda and triton_refusal(args) is None else "chunked"
+        if args.q.is_cuda and name == "chunked" and (fault := import_fault()) is not None:
+            _warn_of(fault)
     elif backend == "triton":
         refusal = triton_refusal(args)
         if refusal is not None:
@@ -72,19 +74,29 @@ def wide_offsets(args: RowArguments) -> bool:
     return any(MAX_TILE * x.stride(2) + x.shape[3] * x.stride(3) >= 2**31 for x in (args.q, args.k))
 
 
+def _has_triton() -> bool:
+    try:
+        return find_spec("triton") is not None
+    except ValueError:  # a module without a specification stands in its place
+        return False
+
+
 @cache
 def import_fault() -> str | None:
-    """What importing the Triton kernels ends with, an installed triton given; ``None`` if they are there.
-
-    Warns of it, once: ``auto`` goes on without them.
-    """
+    """What importing the Triton kernels ends with; ``None`` if they are there, or no triton is installed."""
+    if not _has_triton():
+        return None
     try:
         importlib.import_module("attnprobe_kernels.triton_backend")
     except Exception as error:  # a broken installation may raise anything
-        fault = f"{type(error).__name__}: {error}"
-        warnings.warn(f'the Triton kernels cannot be used, and "auto" takes "chunked": {fault}', stacklevel=2)
-        return fault
+        return f"{type(error).__name__}: {error}"
     return None
+
+
+@cache
+def _warn_of(fault: str) -> None:
+    """Once: ``auto`` goes on without the kernels. Counted from the operation's caller, who sees no other sign of it."""
+    warnings.warn(f'the Triton kernels cannot be used, and "auto" takes "chunked": {fault}', stacklevel=5)
 
 
 def interpreted() -> bool:
@@ -111,7 +123,7 @@ def triton_refusal(args: RowArguments) -> str | None:
         )
     if args.softcap is not None and args.softcap > MAX_SOFTCAP:
         return f"takes softcaps up to {MAX_SOFTCAP:g}, beyond which its tanh is too coarse, got {args.softcap:g}"
-    if find_spec("triton") is None:
+    if not _has_triton():
         return "needs the package triton, which is not installed"
     fault = import_fault()
     if fault is not None:

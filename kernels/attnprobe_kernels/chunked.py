@@ -113,7 +113,8 @@ def _empty_spans(args: RowArguments, segments: list[Segments]) -> Tensor:
 
 
 def span_lse(args: RowArguments, segments: list[Segments], sinks: Tensor | None) -> Tensor:
-    """Log-sum-exp of each span's logits, float32 ``[B, Hq, A, S]``; ``-inf`` where a row sees none of a span."""
+    """Log-sum-exp of each span's logits, float32 ``[B, Hq, A, S]``, then the sink's logit; ``-inf`` where a row sees
+    none of a span."""
     out = _empty_spans(args, segments)
     for sample, table in enumerate(segments):
         sums = _SpanSums()
@@ -125,7 +126,7 @@ def span_lse(args: RowArguments, segments: list[Segments], sinks: Tensor | None)
 
 
 def span_top(args: RowArguments, segments: list[Segments], sinks: Tensor | None) -> SpanTop:
-    """Log-sum-exp, largest logit and its lowest column of each span, each ``[B, Hq, A, S]``."""
+    """Log-sum-exp, largest logit and its lowest column of each span, each ``[B, Hq, A, S]``; then the sink's."""
     out, top = _empty_spans(args, segments), _empty_spans(args, segments)
     key = torch.full_like(top, -1, dtype=torch.int32)
     for sample, table in enumerate(segments):
@@ -157,21 +158,21 @@ def column_mass(args: RowArguments, lse_total: Tensor, sinks: Tensor | None) -> 
     return out
 
 
-def prefill_map(args: RowArguments, segments: list[Segments], edges: np.ndarray, sinks: Tensor | None) -> Tensor:
+def prefill_map(args: RowArguments, segments: list[Segments], blocks: np.ndarray, sinks: Tensor | None) -> Tensor:
     """Mean over each block of rows of each span's mass, float32 ``[B, Hq, R, S]``, then the sink's; 0 of no rows."""
     n_samples, n_q_heads = args.q.shape[:2]
     n_columns = max(table.n_spans for table in segments) + (sinks is not None)
-    out = args.q.new_zeros((n_samples, n_q_heads, edges.shape[1] - 1, n_columns), dtype=torch.float32)
+    out = args.q.new_zeros((n_samples, n_q_heads, blocks.shape[1] - 1, n_columns), dtype=torch.float32)
     step = max(1, min(MAX_ROWS, MAX_NUMBERS // max(1, n_samples * n_q_heads * n_columns)))
-    first, last = int(edges[:, 0].min()), int(edges[:, -1].max())
+    first, last = int(blocks[:, 0].min()), int(blocks[:, -1].max())
     for start in range(first, last, step):
         stop = min(start + step, last)
         lse = span_lse(args.rows(start, stop), segments, sinks)
         nothing = (lse == float("-inf")).all(dim=-1, keepdim=True)  # such a row has no mass
         mass = torch.softmax(lse, dim=-1).masked_fill(nothing, 0.0)
-        inside = edges.clip(start, stop) - start
+        inside = blocks.clip(start, stop) - start
         for sample, index in np.argwhere(np.diff(inside) > 0).tolist():
             rows = slice(*inside[sample, index : index + 2].tolist())
             out[sample, :, index] += mass[sample, :, rows].sum(dim=1)
-    lengths = torch.from_numpy(np.diff(edges).clip(1)).to(out.device)  # [B, R]
+    lengths = torch.from_numpy(np.diff(blocks).clip(1)).to(out.device)  # [B, R]
     return out / lengths[:, None, :, None]

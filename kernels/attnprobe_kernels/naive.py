@@ -48,7 +48,8 @@ def _owners(table: Segments, device: torch.device) -> Tensor:
 
 
 def span_lse(args: RowArguments, segments: list[Segments], sinks: Tensor | None) -> Tensor:
-    """Log-sum-exp of each span's logits, float64 ``[B, Hq, A, S]``; ``-inf`` where a row sees none of a span."""
+    """Log-sum-exp of each span's logits, float64 ``[B, Hq, A, S]``, then the sink's logit; ``-inf`` where a row sees
+    none of a span."""
     z = logits(args)
     n_spans = max(table.n_spans for table in segments)
     out = z.new_full((*z.shape[:3], n_spans), float("-inf"))
@@ -61,7 +62,8 @@ def span_lse(args: RowArguments, segments: list[Segments], sinks: Tensor | None)
 
 
 def span_top(args: RowArguments, segments: list[Segments], sinks: Tensor | None) -> SpanTop:
-    """Log-sum-exp, largest logit (float64) and its lowest column (int32) of each span, each ``[B, Hq, A, S]``."""
+    """Log-sum-exp, largest logit (float64) and its lowest column (int32) of each span, each ``[B, Hq, A, S]``; then the
+    sink's."""
     z = logits(args)
     lse = span_lse(args, segments, None)
     top = torch.full_like(lse, float("-inf"))
@@ -84,11 +86,11 @@ def column_mass(args: RowArguments, lse_total: Tensor, sinks: Tensor | None) -> 
     return torch.exp(z - total).masked_fill(z == float("-inf"), 0.0).mean(dim=2)
 
 
-def prefill_map(args: RowArguments, segments: list[Segments], edges: np.ndarray, sinks: Tensor | None) -> Tensor:
+def prefill_map(args: RowArguments, segments: list[Segments], blocks: np.ndarray, sinks: Tensor | None) -> Tensor:
     """Mean over each block of rows of each span's mass, float64 ``[B, Hq, R, S]``, then the sink's; 0 of no rows."""
     n_columns = max(table.n_spans for table in segments) + (sinks is not None)
-    means = args.q.new_zeros((*args.q.shape[:2], edges.shape[1] - 1, n_columns), dtype=torch.float64)
-    for sample, own in enumerate(edges.tolist()):
+    means = args.q.new_zeros((*args.q.shape[:2], blocks.shape[1] - 1, n_columns), dtype=torch.float64)
+    for sample, own in enumerate(blocks.tolist()):
         for index, (start, stop) in enumerate(pairwise(own)):
             if stop > start:
                 masses = _row_masses(args.rows(start, stop), segments, sinks)  # [B, Hq, rows, S]

@@ -30,13 +30,13 @@ class PieceTable:
     block_edges: Tensor
 
 
-def cut_rows(edges: np.ndarray, n_rows: int, tile: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The int32 arrays of a :class:`PieceTable`: at most ``tiles + blocks`` pieces a sample.
+def cut_rows(blocks: np.ndarray, n_rows: int, tile: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The int32 arrays of a :class:`PieceTable`: at most ``tiles + R`` pieces a sample.
 
     Parameters
     ----------
-    edges
-        int32 ``[B, blocks + 1]``, ascending: the rows ``edges[b, r]`` to ``edges[b, r + 1]`` are block r of sample b.
+    blocks
+        int32 ``[B, R + 1]``, ascending: the rows ``blocks[b, r]`` to ``blocks[b, r + 1]`` are block r of sample b.
     n_rows
         Rows in all, at least one.
     tile
@@ -44,7 +44,7 @@ def cut_rows(edges: np.ndarray, n_rows: int, tile: int) -> tuple[np.ndarray, np.
     """
     tiles = np.arange(0, n_rows, tile)
     pieces, in_tiles, in_blocks = [], [], []
-    for own in edges:
+    for own in blocks:
         inner = np.setdiff1d(tiles[(tiles > own[0]) & (tiles < own[-1])], own)
         cuts = np.sort(np.concatenate([own, inner]))
         in_block = np.diff(np.searchsorted(inner, own)) + 1  # pieces
@@ -55,7 +55,7 @@ def cut_rows(edges: np.ndarray, n_rows: int, tile: int) -> tuple[np.ndarray, np.
     return np.concatenate(pieces).astype(np.int32), tile_edges.astype(np.int32), block_edges.astype(np.int32)
 
 
-def piece_table(edges: np.ndarray, n_rows: int, tile: int, device: torch.device) -> PieceTable:
+def piece_table(blocks: np.ndarray, n_rows: int, tile: int, device: torch.device) -> PieceTable:
     """The table on a device, uploaded once a stream: the layers of a model share it."""
-    key = ("pieces", edges.tobytes(), edges.shape, n_rows, tile)
-    return PieceTable(*upload_once(key, lambda: cut_rows(edges, n_rows, tile), device))
+    key = ("pieces", blocks.tobytes(), blocks.shape, n_rows, tile)
+    return PieceTable(*upload_once(key, lambda: cut_rows(blocks, n_rows, tile), device))

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import SupportsIndex
+from typing import Any, SupportsIndex
 
 import numpy as np
 import torch
@@ -16,6 +15,7 @@ from torch import Tensor
 from attnprobe_kernels.segments import HIDDEN, Segments
 from attnprobe_kernels.uploads import upload_once
 from attnprobe_kernels.visible import visible_intervals
+from attnprobe_kernels.whole import whole
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class RowArguments:
         )
 
     def visible_on_host(self) -> np.ndarray:
-        """Intervals as int32 numpy ``[B, A, 2]``; waits for the device if they are there."""
+        """Intervals as numpy integers ``[B, A, 2]``; waits for the device if they are there."""
         return self.visible.cpu().numpy() if isinstance(self.visible, Tensor) else self.visible
 
     def visible_on_device(self) -> Tensor:
@@ -58,7 +58,7 @@ def _check_visible(
     visible: Tensor | np.ndarray, shape: tuple[int, int, int], n_keys: int, q: Tensor
 ) -> np.ndarray | Tensor:
     if not isinstance(visible, Tensor | np.ndarray):
-        raise ValueError(f"visible is {_kind(visible)}; give integers [B, A, 2] as a torch tensor or numpy array")
+        raise ValueError(f"visible {_kind(visible)}; give integers [B, A, 2] as a torch tensor or numpy array")
     if tuple(visible.shape) != shape:
         raise ValueError(f"visible must be [B, A, 2] = {shape}, got {tuple(visible.shape)}")
     if isinstance(visible, Tensor):
@@ -71,22 +71,28 @@ def _check_visible(
     intervals = np.asarray(visible)
     if intervals.dtype.kind not in "iu":
         raise ValueError(f"visible must hold integers, got {intervals.dtype}")
-    if intervals.size and (intervals.min() < 0 or intervals.max() > n_keys):
-        raise ValueError(f"visible has columns outside 0 to {n_keys}")
-    if (intervals[..., 1] < intervals[..., 0]).any():
-        raise ValueError("visible has an interval that ends before it starts")
+    for wrong, fault in (
+        ((intervals < 0) | (intervals > n_keys), f"has columns outside 0 to {n_keys}"),
+        (intervals[..., 1:] < intervals[..., :1], "has an interval that ends before it starts"),
+    ):
+        if wrong.any():
+            sample, row = np.argwhere(wrong)[0, :2].tolist()
+            raise ValueError(f"visible {fault}: row {row} of sample {sample} has {intervals[sample, row].tolist()}")
     return np.ascontiguousarray(intervals, dtype=np.int32)
 
 
 def _kind(given: object) -> str:
-    return "None" if given is None else f"a {type(given).__name__}"
+    return "is None" if given is None else f"is of type {type(given).__name__}"
 
 
 def check_tensors(**given: Tensor) -> None:
-    """Refuse what is no tensor, by name."""
+    """Refuse what is no dense tensor, by name."""
     for name, tensor in given.items():
         if not isinstance(tensor, Tensor):
-            raise ValueError(f"{name} is {_kind(tensor)}; give a torch tensor")
+            raise ValueError(f"{name} {_kind(tensor)}; give a torch tensor")
+        if tensor.is_nested or tensor.layout != torch.strided:
+            kind = "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")
+            raise ValueError(f"{name} is a {kind} tensor; give a dense one")
 
 
 def check_devices(q: Tensor, **others: Tensor | None) -> None:
@@ -98,13 +104,23 @@ def check_devices(q: Tensor, **others: Tensor | None) -> None:
             raise ValueError(f"{name} is on {tensor.device} and q on {q.device}: move {name} to q's device")
 
 
+def _number(name: str, given: Any) -> float:
+    """A real number, by name."""
+    try:
+        if not isinstance(given, str):
+            return float(given)
+    except (TypeError, ValueError, RuntimeError, OverflowError):  # torch's of a tensor of several
+        pass
+    raise ValueError(f"{name} must be a number, got {given!r}")
+
+
 def check_rows(
     q: Tensor,
     k: Tensor,
     *,
     scale: float | None = None,
-    q_start: int | None = None,
-    window: int | None = None,
+    q_start: SupportsIndex | None = None,
+    window: SupportsIndex | None = None,
     softcap: float | None = None,
     key_bias: Tensor | None = None,
     alibi_slopes: Tensor | None = None,
@@ -130,8 +146,10 @@ def check_rows(
     if not (q.is_floating_point() and k.is_floating_point()):
         raise ValueError(f"q and k must hold floats, got {q.dtype} and {k.dtype}")
     check_devices(q, k=k, key_bias=key_bias, alibi_slopes=alibi_slopes, mask=mask, sinks=sinks)
-    if scale is not None and not math.isfinite(scale):
+    scale = 1.0 / math.sqrt(head_dim) if scale is None else _number("scale", scale)
+    if not math.isfinite(scale):
         raise ValueError(f"scale must be finite, got {scale}")
+    softcap = None if softcap is None else _number("softcap", softcap)
     if softcap is not None and not (softcap > 0 and math.isfinite(softcap)):
         raise ValueError(f"softcap must be positive and finite, got {softcap}")
     if alibi_slopes is not None and mask is not None:
@@ -144,13 +162,16 @@ def check_rows(
         raise ValueError(f"alibi_slopes must be [Hq] = ({n_q_heads},), got {tuple(alibi_slopes.shape)}")
     if sinks is not None and tuple(sinks.shape) != (n_q_heads,):
         raise ValueError(f"sinks must be [Hq] = ({n_q_heads},), got {tuple(sinks.shape)}")
+    for name, per_head in (("alibi_slopes", alibi_slopes), ("sinks", sinks)):
+        if per_head is not None and not per_head.is_floating_point():
+            raise ValueError(f"{name} must hold floats, got {per_head.dtype}")
     if mask is not None and tuple(mask.shape) not in {(n_samples, heads, n_rows, n_keys) for heads in (1, n_q_heads)}:
         raise ValueError(f"mask must be [B, Hq or 1, A, N], got {tuple(mask.shape)}")
     if mask is not None and not (mask.dtype == torch.bool or mask.is_floating_point()):
         raise ValueError(f"mask must hold bools (True = seen) or floats (added to the logits), got {mask.dtype}")
     if mask is not None and (q_start is not None or window is not None):
         raise ValueError("mask says what rows see: fold q_start and window into it")
-    start = n_keys - n_rows if q_start is None else q_start
+    start = n_keys - n_rows if q_start is None else whole("q_start", q_start)
     if visible is not None:
         if q_start is not None or window is not None:
             raise ValueError("visible replaces q_start and window: give one or the other")
@@ -165,7 +186,7 @@ def check_rows(
         q=q,
         k=k,
         visible=intervals,
-        scale=1.0 / math.sqrt(head_dim) if scale is None else float(scale),
+        scale=scale,
         softcap=softcap,
         key_bias=key_bias,
         alibi_slopes=alibi_slopes,
@@ -181,7 +202,7 @@ def check_segments(args: RowArguments, segments: Segments | Sequence[Segments]) 
     """
     n_samples, n_keys = args.k.shape[0], args.k.shape[2]
     if not isinstance(segments, Iterable | Segments):
-        raise ValueError(f"segments is {_kind(segments)}; give Segments (Segments.from_bounds(...)), or one a sample")
+        raise ValueError(f"segments {_kind(segments)}; give Segments (Segments.from_bounds(...)), or one a sample")
     listed = [segments] * n_samples if isinstance(segments, Segments) else list(segments)
     for table in listed:
         if not isinstance(table, Segments):
@@ -218,10 +239,7 @@ def check_blocks(args: RowArguments, block: SupportsIndex | None, edges: Sequenc
     """Edges of every sample's blocks of rows, int32 ``[B, R + 1]``; behind its own, blocks of no rows."""
     n_samples, n_rows = args.q.shape[0], args.q.shape[2]
     if edges is None:
-        try:
-            step = operator.index(128 if block is None else block)
-        except TypeError:
-            raise ValueError(f"block must be a whole number of rows, got {block!r}") from None
+        step = whole("block", 128 if block is None else block)
         if step < 1:
             raise ValueError(f"block must be at least one row, got {step}")
         own = np.append(np.arange(0, n_rows, min(step, max(n_rows, 1))), n_rows)
@@ -229,8 +247,8 @@ def check_blocks(args: RowArguments, block: SupportsIndex | None, edges: Sequenc
     if block is not None:
         raise ValueError("edges replace block: give one or the other")
     try:
-        listed = [[operator.index(row) for row in own] for own in edges]
-    except TypeError:
+        listed = [[whole("a row", row) for row in own] for own in edges]
+    except (TypeError, ValueError):
         raise ValueError(f"edges must be a list of rows for each sample, got {edges!r}") from None
     if len(listed) != n_samples:
         raise ValueError(f"{len(listed)} lists of edges for {n_samples} samples")

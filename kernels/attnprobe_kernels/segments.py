@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
+from attnprobe_kernels.whole import whole
+
 HIDDEN = -1
+
+
+def _ranges(name: str, given: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Half-open ranges of keys, by name."""
+    try:
+        pairs = [(whole("a key", start), whole("a key", stop)) for start, stop in given]
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} must be a list of ranges (first key, end) in integers, got {given!r}") from None
+    for start, stop in pairs:
+        if stop < start:
+            raise ValueError(f"{name}: segment ({start}, {stop}) ends before it starts")
+    return pairs
 
 
 @dataclass(frozen=True)
@@ -35,8 +48,10 @@ class Segments:
     n_spans: int
 
     def __post_init__(self) -> None:
+        for name in ("n_keys", "n_spans"):
+            object.__setattr__(self, name, whole(name, getattr(self, name)))
         for name in ("starts", "stops", "owners"):  # tables are looked up by their content
-            object.__setattr__(self, name, tuple(map(operator.index, getattr(self, name))))
+            object.__setattr__(self, name, tuple(whole(f"every one of {name}", x) for x in getattr(self, name)))
         edge = 0
         for start, stop, owner in zip(self.starts, self.stops, self.owners, strict=True):
             if start != edge:
@@ -61,19 +76,19 @@ class Segments:
         ValueError
             The bounds leave a gap, overlap, or do not end at ``n_keys``. Empty segments are allowed.
         """
-        pairs = [(int(start), int(stop)) for start, stop in bounds]
+        pairs = _ranges("bounds", bounds)
         return cls(
             starts=tuple(start for start, _ in pairs),
             stops=tuple(stop for _, stop in pairs),
             owners=tuple(range(len(pairs))),
-            n_keys=int(n_keys),
+            n_keys=n_keys,
             n_spans=len(pairs),
         )
 
     @classmethod
     def from_spans(
         cls,
-        spans: Sequence[Iterable[tuple[int, int]]],
+        spans: Iterable[Iterable[tuple[int, int]]],
         n_keys: int,
         hidden: Iterable[tuple[int, int]] = (),
     ) -> Segments:
@@ -87,16 +102,21 @@ class Segments:
             Number of keys that the ranges must cover exactly once.
         hidden
             Ranges that no row sees and no span owns.
+
+        Raises
+        ------
+        ValueError
+            The ranges are no pairs of integers, one ends before it starts, or they do not cover the keys exactly once.
         """
-        rows = [(int(a), int(b), owner) for owner, ranges in enumerate(spans) for a, b in ranges if b > a]
-        rows += [(int(a), int(b), HIDDEN) for a, b in hidden if b > a]
-        rows.sort()
+        listed = [_ranges(f"span {owner}", ranges) for owner, ranges in enumerate(spans)]
+        owned = [*enumerate(listed), (HIDDEN, _ranges("hidden", hidden))]
+        rows = sorted((a, b, owner) for owner, ranges in owned for a, b in ranges if b > a)
         return cls(
             starts=tuple(row[0] for row in rows),
             stops=tuple(row[1] for row in rows),
             owners=tuple(row[2] for row in rows),
-            n_keys=int(n_keys),
-            n_spans=len(spans),
+            n_keys=n_keys,
+            n_spans=len(listed),
         )
 
     def clip(self, offset: int, n_keys: int) -> Segments:

@@ -9,16 +9,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Int, Shaped
+    from jaxtyping import Float, Shaped
 else:
     try:
-        from jaxtyping import Float, Int, Shaped
+        from jaxtyping import Float, Shaped
     except ImportError:
 
         class _Untyped:
             def __class_getitem__(cls, item: Any) -> Any:
                 return item[0]
 
-        Float = Int = Shaped = _Untyped
+        Float = Shaped = _Untyped
 
-__all__ = ["Float", "Int", "Shaped"]
+__all__ = ["Float", "Shaped"]

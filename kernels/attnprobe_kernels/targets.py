@@ -4,7 +4,8 @@
 minutes, prints a table and leaves with status 1 if a variant uses the stack, spills registers, needs more shared
 memory than its target has, or multiplies bf16 or fp16 without tensor cores. ``--all`` covers all triples;
 ``--target`` covers all pairs of the other options on that target.
-It needs no GPU, and must not run inside Triton's interpreter (``TRITON_INTERPRET``), which replaces the compiler.
+It needs the package (installed, or ``PYTHONPATH=kernels``) and no GPU, and must not run inside Triton's interpreter
+(``TRITON_INTERPRET``), which replaces the compiler.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def _kernel(name: str) -> Any:
 
 
 _INPUTS = {"q", "k"}
-_TABLES = {"visible", "units", "edges", "bounds", "key", "key_units", "pieces", "tile_edges", "block_edges"}
+_TABLES = {"visible", "units", "unit_edges", "bounds", "key", "key_units", "pieces", "tile_edges", "block_edges"}
 _FLOATS = {
     "out",
     "total",
@@ -69,11 +70,13 @@ _FLOATS = {
     "pieces_out",
 }
 _NUMBERS = {"scale", "softcap"}
-_SMALL_STRIDES = {"stride_vb", "stride_va"}  # of intervals, as good as any
 
 
 def compile_variant(variant: Variant) -> Any:
-    """The compiled kernel of one variant, as a launch with 16-byte aligned arrays and strides would compile it."""
+    """The compiled kernel of one variant, as a launch with 16-byte aligned arrays compiles it.
+
+    In the contiguous layout strides are multiples of 16 as well, but for those that a kernel is never specialized on.
+    """
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -93,7 +96,7 @@ def compile_variant(variant: Variant) -> Any:
             signature[name] = "*fp32"
         else:
             signature[name] = "fp32" if name in _NUMBERS else "i32"
-        strided = name.startswith("stride") and name not in _SMALL_STRIDES
+        strided = name.startswith("stride") and not kernel.params[index].do_not_specialize
         if signature[name].startswith("*") or (strided and variant.layout == "contiguous"):
             attributes[(index,)] = [["tt.divisibility", 16]]
     target = TARGETS[variant.target]

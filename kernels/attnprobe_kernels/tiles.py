@@ -285,9 +285,12 @@ def merge_tile(rows: int) -> tuple[int, int]:
     return across, min(64, 2048 // across)
 
 
-def map_tile(rows: int) -> tuple[int, int]:
-    """Rows and spans of a step from log-sum-exps to masses in ``prefill_map``: 512 values, as it has few registers."""
-    across = _power(rows, 4, 128)
+def map_tile(tile_rows: int, longest: int) -> tuple[int, int]:
+    """Rows and spans of a step from log-sum-exps to masses in ``prefill_map``: 512 values, as it has few registers.
+
+    Each width is a build of the kernel, so there are two, whatever the rows of the ``longest`` block.
+    """
+    across = 16 if longest <= 16 else tile_rows
     return across, min(64, 512 // across)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 
 import numpy as np
@@ -45,9 +46,22 @@ def uses_ptx(device: torch.device) -> bool:
     return device.type == "cuda" and torch.version.hip is None
 
 
-def _on(device: torch.device) -> AbstractContextManager[object]:
-    """Make the tensors' device the current one: Triton launches there, and a model may be spread over several."""
-    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+@contextmanager
+def _on(device: torch.device) -> Iterator[None]:
+    """Make the tensors' device the current one: Triton launches there, and a model may be spread over several.
+
+    What compiling or launching ends with is told with the way round it: a machine may lack a compiler, say.
+    """
+    try:
+        with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+            yield
+    except (ValueError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        raise RuntimeError(
+            f'the Triton kernels cannot be compiled or launched on {device}; use backend="chunked" '
+            f"({type(error).__name__}: {error})"
+        ) from error
 
 
 def _scattered(args: RowArguments) -> bool:
@@ -85,8 +99,6 @@ def _features(args: RowArguments) -> dict[str, object]:
         "bias": bias,
         "scale": args.scale,
         "softcap": 0.0 if args.softcap is None else float(args.softcap),
-        "n_rows": args.q.shape[2],
-        "n_kv_heads": args.k.shape[1],
         **{f"stride_q{axis}": stride for axis, stride in zip("bhad", args.q.stride(), strict=True)},
         **{f"stride_k{axis}": stride for axis, stride in zip("bhnd", args.k.stride(), strict=True)},
         **{f"stride_v{axis}": stride for axis, stride in zip("bac", visible.stride(), strict=True)},
@@ -158,7 +170,9 @@ def _span_passes(
                 out=unit_lse,
                 top=unit_logit if top else None,
                 key=unit_key if top else None,
+                n_rows=n_rows,
                 n_blocks=n_blocks,
+                n_kv_heads=n_kv_heads,
                 BM=tiles.rows,
                 BN=tiles.keys,
                 BE=tiles.edge,
@@ -215,12 +229,12 @@ def column_mass(args: RowArguments, lse_total: Tensor, sinks: Tensor | None) -> 
         return out
     tiles = column_tiles(device, args.q.dtype, head_dim, n_rows, scattered=_scattered(args))
     n_blocks, n_tiles = triton.cdiv(n_rows, tiles.rows), triton.cdiv(n_keys, tiles.keys)
-    features, visible = _features(args), args.visible_on_device()
+    features = _features(args)
     bounds = torch.empty((n_samples, n_q_heads, n_blocks, 4), dtype=torch.int32, device=args.q.device)
     total2 = torch.empty((n_samples, n_q_heads, n_blocks * tiles.rows), dtype=torch.float32, device=args.q.device)
     with _on(args.q.device):
         row_bounds_kernel[_grid(n_blocks, n_q_heads, n_samples)](
-            visible,
+            features["visible"],
             lse_total,
             sinks,
             bounds,
@@ -228,7 +242,7 @@ def column_mass(args: RowArguments, lse_total: Tensor, sinks: Tensor | None) -> 
             n_rows,
             n_blocks,
             n_q_heads,
-            *visible.stride(),
+            *(features[f"stride_v{axis}"] for axis in "bac"),
             *lse_total.stride(),
             0 if sinks is None else sinks.stride(0),
             BR=tiles.rows,
@@ -239,9 +253,11 @@ def column_mass(args: RowArguments, lse_total: Tensor, sinks: Tensor | None) -> 
             bounds=bounds,
             total2=total2,
             out=out,
+            n_rows=n_rows,
             n_blocks=n_blocks,
             n_keys=n_keys,
             n_tiles=n_tiles,
+            n_kv_heads=args.k.shape[1],
             BN=tiles.keys,
             BR=tiles.rows,
             BE=tiles.edge,
@@ -253,12 +269,12 @@ def column_mass(args: RowArguments, lse_total: Tensor, sinks: Tensor | None) -> 
     return out
 
 
-def prefill_map(args: RowArguments, segments: list[Segments], edges: np.ndarray, sinks: Tensor | None) -> Tensor:
+def prefill_map(args: RowArguments, segments: list[Segments], blocks: np.ndarray, sinks: Tensor | None) -> Tensor:
     """Mean span mass of every block of rows, float32 ``[B, Hq, R, S]``, one more column with sinks."""
     n_samples, n_q_heads, n_rows, head_dim = args.q.shape
     n_spans = max(table.n_spans for table in segments)
     n_columns = n_spans + (sinks is not None)
-    n_heads, n_blocks = n_samples * n_q_heads, edges.shape[1] - 1
+    n_heads, n_blocks = n_samples * n_q_heads, blocks.shape[1] - 1
     floats = partial(torch.empty, dtype=torch.float32, device=args.q.device)
     out = floats((n_samples, n_q_heads, n_blocks, n_columns))
     if not out.numel() or not n_rows:
@@ -276,21 +292,21 @@ def prefill_map(args: RowArguments, segments: list[Segments], edges: np.ndarray,
     )
     n_tiles = triton.cdiv(n_rows, tiles.rows)
     shares = map_shares(device, tiles.rows, n_heads, n_tiles, n_spans)
-    across, columns = map_tile(min(int(np.diff(edges).max()), tiles.rows))
+    across, columns = map_tile(tiles.rows, int(np.diff(blocks).max()))
     with _on(args.q.device):
         table = unit_table(tuple(segments), max(args.k.shape[2], 1), args.q.device)
-        rows = piece_table(edges, n_rows, tiles.rows, args.q.device)
+        rows = piece_table(blocks, n_rows, tiles.rows, args.q.device)
         n_pieces = rows.pieces.shape[0]
         whole = n_pieces == n_samples * n_blocks  # each piece is a block
-        pieces = out if whole else floats((n_q_heads, n_pieces, n_columns))
+        sums = out if whole else floats((n_q_heads, n_pieces, n_columns))
         prefill_map_kernel[_grid(n_heads, shares)](
             units=table.units,
-            edges=table.edges,
+            unit_edges=table.edges,
             pieces=rows.pieces,
             tile_edges=rows.tile_edges,
             sinks=sinks,
             scratch=floats((n_heads * shares, n_spans, tiles.rows)),
-            out=pieces,
+            out=sums,
             n_tiles=n_tiles,
             n_q_heads=n_q_heads,
             n_spans=n_spans,
@@ -309,11 +325,11 @@ def prefill_map(args: RowArguments, segments: list[Segments], edges: np.ndarray,
             SINKS=sinks is not None,
             WIDE=wide,
             **compiler_options(nvidia=uses_ptx(args.q.device), tiles=tiles),
-            **{name: value for name, value in _features(args).items() if name != "n_kv_heads"},
+            **_features(args),
         )
         if not whole:
             add_pieces_kernel[_grid(n_blocks, n_heads)](
-                pieces,
+                sums,
                 rows.block_edges,
                 out,
                 n_pieces,

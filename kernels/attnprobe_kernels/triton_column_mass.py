@@ -13,7 +13,7 @@ import triton.language as tl
 from attnprobe_kernels.triton_common import FAR, LOG2E, load_bias, load_interval, load_part, logits2, product
 
 
-@triton.jit(do_not_specialize=["n_rows", "n_blocks", "n_q_heads"])
+@triton.jit(do_not_specialize=["n_rows", "n_blocks", "n_q_heads", "stride_vb", "stride_va", "stride_tb", "stride_th"])
 def row_bounds_kernel(
     visible,  # integers [B, A, 2]
     total,  # [B, Hq, A] natural log
@@ -124,7 +124,12 @@ def _take_rows(
     return b_mass + tl.sum(b_share, 1)
 
 
-@triton.jit(do_not_specialize=["n_rows", "n_blocks", "n_keys", "n_tiles", "n_kv_heads"])
+@triton.jit(
+    do_not_specialize=[
+        *("n_rows", "n_blocks", "n_keys", "n_tiles", "n_kv_heads"),
+        *("stride_vb", "stride_va", "stride_bb", "stride_bh"),
+    ]
+)
 def column_mass_kernel(
     q,
     k,
@@ -212,7 +217,7 @@ def column_mass_kernel(
         b_k2 = load_part(p_k + b_d2 * stride_kd, m_n[:, None], b_d2, D1, D2, D)
     else:
         b_k2 = None
-    slope = tl.load(slopes + i_hq * stride_slope).to(tl.float32) if ALIBI else None
+    slope = tl.load(slopes + i_hq.to(tl.int64) * stride_slope).to(tl.float32) if ALIBI else None
     if BIAS:
         p_bias = bias + i_b * stride_bb + i_hq.to(tl.int64) * stride_bh + b_n.to(tl.int64) * stride_bn
         b_bias = load_bias(p_bias, m_n)[:, None]

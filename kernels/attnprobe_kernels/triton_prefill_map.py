@@ -16,13 +16,18 @@ from attnprobe_kernels.triton_common import LN2, LOG2E, LOWEST, load_interval, l
 from attnprobe_kernels.triton_unit import natural, seen_bounds, take_unit
 
 
-@triton.jit(do_not_specialize=["n_rows", "n_tiles", "n_q_heads", "n_spans", "n_shares", "stride_ob", "stride_oh"])
+@triton.jit(
+    do_not_specialize=[
+        *("n_tiles", "n_q_heads", "n_spans", "n_shares", "stride_ob", "stride_oh"),
+        *("stride_vb", "stride_va", "stride_bb", "stride_bh"),
+    ]
+)
 def prefill_map_kernel(
     q,
     k,
     visible,  # integers [B, A, 2]
     units,  # int32 [U, 3]: sample, start, stop; here a unit is a whole segment
-    edges,  # int32 [B * S + 1]: the units of sample b and span s are edges[b * S + s] to the next entry
+    unit_edges,  # int32 [B * S + 1]: the units of sample b and span s are unit_edges[b * S + s] to the next entry
     pieces,  # int32 [P, 3]: first row and end, and the number of rows of its block
     tile_edges,  # int32 [B * n_tiles + 1]: those of sample b and tile t are tile_edges[b * n_tiles + t] to the next one
     slopes,  # [Hq] or None
@@ -32,7 +37,6 @@ def prefill_map_kernel(
     out,  # float32, columns of all pieces (the spans, then the sink if there is one) by sample and head
     scale,
     softcap,
-    n_rows,
     n_tiles,
     n_q_heads,
     n_spans,
@@ -81,7 +85,7 @@ def prefill_map_kernel(
     n_columns = n_spans.to(tl.int64) + (1 if SINKS else 0)
     b_row = tl.arange(0, BM)
     p_scratch = scratch + i_program.to(tl.int64) * (n_spans * BM)
-    p_edges = edges + i_b * n_spans
+    p_unit_edges = unit_edges + i_b * n_spans
     p_keys = k + i_b * stride_kb + (i_hq // G).to(tl.int64) * stride_kh
     p_head_bias = bias + i_b * stride_bb + i_hq.to(tl.int64) * stride_bh if BIAS else None
     slope = tl.load(slopes + i_hq.to(tl.int64) * stride_slope).to(tl.float32) if ALIBI else None
@@ -89,8 +93,13 @@ def prefill_map_kernel(
     p_tile_edges = tile_edges + i_b * n_tiles
     for i_turn in range((n_tiles - i_share + n_shares - 1) // n_shares):
         i_tile = n_tiles - 1 - i_share - i_turn * n_shares  # the latest rows see the most and come first
+        first_piece, last_piece = tl.load(p_tile_edges + i_tile), tl.load(p_tile_edges + i_tile + 1)
+        # Rows of no block count as rows that see nothing; a sample's pieces lie side by side.
+        m_pieces = first_piece < last_piece
+        from_row = tl.load(pieces + first_piece * 3, mask=m_pieces, other=0)
+        to_row = tl.load(pieces + last_piece * 3 - 2, mask=m_pieces, other=0)
         b_a = i_tile * BM + b_row
-        m_a = b_a < n_rows
+        m_a = (b_a >= from_row) & (b_a < to_row)
         b_lo, b_hi = load_interval(visible, i_b, b_a, m_a, stride_vb, stride_va, stride_vc)
         m_sees = b_lo < b_hi
         some_from, some_to, all_from, all_to = seen_bounds(b_lo, b_hi, m_sees)
@@ -108,11 +117,11 @@ def prefill_map_kernel(
             b_q2 = None
         b_slope = tl.full([BM], 0.0, tl.float32) + slope if ALIBI else None
 
-        for i_s in range(n_spans):
+        for i_s in range(tl.where(from_row < to_row, n_spans, 0)):
             b_m = tl.full([BM], LOWEST, tl.float32)
             b_l = tl.zeros([BM], tl.float32)
             b_at = 0  # nobody asks for columns
-            for i_u in range(tl.load(p_edges + i_s), tl.load(p_edges + i_s + 1)):
+            for i_u in range(tl.load(p_unit_edges + i_s), tl.load(p_unit_edges + i_s + 1)):
                 start = tl.load(units + i_u * 3 + 1)
                 stop = tl.load(units + i_u * 3 + 2)
                 p_k = p_keys + start.to(tl.int64) * stride_kn
@@ -128,7 +137,7 @@ def prefill_map_kernel(
             tl.store(p_scratch + i_s * BM + b_row, b_lse)
         tl.debug_barrier()  # what one thread wrote, another reads
 
-        for i_piece in range(tl.load(p_tile_edges + i_tile), tl.load(p_tile_edges + i_tile + 1)):
+        for i_piece in range(first_piece, last_piece):
             first_row = tl.load(pieces + i_piece * 3)
             stop_row = tl.load(pieces + i_piece * 3 + 1)
             n_in_block = tl.load(pieces + i_piece * 3 + 2)
@@ -157,7 +166,8 @@ def prefill_map_kernel(
                 b_mass = tl.sum(tl.exp2(b_lse - b_total[None, :]), 1) / n_in_block
                 tl.store(p_piece + b_s, b_mass, mask=b_s < n_spans)
             if SINKS:
-                tl.store(p_piece + n_spans, tl.sum(tl.exp2(sink - b_total), 0) / n_in_block)
+                b_sink = tl.where(m_r, tl.exp2(sink - b_total), 0.0)  # it may be nan, and no row's either
+                tl.store(p_piece + n_spans, tl.sum(b_sink, 0) / n_in_block)
         tl.debug_barrier()  # the next tile's numbers must not overtake these reads
 
 

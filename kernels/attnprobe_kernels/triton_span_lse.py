@@ -17,7 +17,7 @@ from attnprobe_kernels.triton_common import FAR, LN2, LOG2E, LOWEST, load_interv
 from attnprobe_kernels.triton_unit import natural, seen_bounds, take_unit
 
 
-@triton.jit(do_not_specialize=["n_rows", "n_blocks", "n_kv_heads"])
+@triton.jit(do_not_specialize=["n_rows", "n_blocks", "n_kv_heads", "stride_vb", "stride_va", "stride_bb", "stride_bh"])
 def unit_lse_kernel(
     q,
     k,
@@ -122,7 +122,7 @@ def unit_lse_kernel(
 @triton.jit(do_not_specialize=["n_rows", "n_blocks", "n_kv_heads", "n_spans"])
 def merge_units_kernel(
     lse_units,  # float32 [U, Hkv, A * G]
-    edges,  # int32 [B * S + 1]: units of sample b and span s are edges[b * S + s] to the next entry
+    unit_edges,  # int32 [B * S + 1]: the units of sample b and span s are unit_edges[b * S + s] to the next entry
     sinks,  # [Hq] natural log, or None
     out,  # float32 [B, Hq, A, columns]: the spans, then the sink if there is one
     top_units,  # float32 [U, Hkv, A * G], or None without TOP, as the next three
@@ -150,7 +150,7 @@ def merge_units_kernel(
     is_span = i_s < n_spans
     b_r = i_block * BR + tl.arange(0, BR)
     m_r = b_r < n_rows * G
-    p_edges = edges + i_b * n_spans + i_s
+    p_edges = unit_edges + i_b * n_spans + i_s
     first, last = tl.load(p_edges, mask=is_span, other=0), tl.load(p_edges + 1, mask=is_span, other=0)
     i_first = i_h.to(tl.int64) * (n_rows * G)
     stride_u = n_kv_heads.to(tl.int64) * (n_rows * G)

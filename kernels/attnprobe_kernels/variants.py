@@ -139,7 +139,7 @@ class Variant:
             if not top:
                 constants |= {"top": None, "key": None}
         elif self.kernel in ("prefill_map", "wide_map"):
-            across, columns = map_tile(min(128, tiles.rows))
+            across, columns = map_tile(tiles.rows, tiles.rows)
             constants |= {"BM": tiles.rows, "BE": tiles.edge, "LATE_SCALE": late_scale, "BIAS": int(bias > 0)}
             constants |= {"BR": across, "BS": columns, "SINKS": True, "WIDE": self.kernel == "wide_map"}
         else:

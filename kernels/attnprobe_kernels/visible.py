@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import SupportsIndex
 
 import numpy as np
+
+from attnprobe_kernels.whole import whole
+
+_FARTHEST = 2**40
+"""A longer window or chunk holds everything all the same."""
 
 
 def visible_intervals(
@@ -13,8 +19,8 @@ def visible_intervals(
     *,
     offset: int = 0,
     pads: Sequence[int] = (0,),
-    window: int | None = None,
-    chunk: int | None = None,
+    window: SupportsIndex | None = None,
+    chunk: SupportsIndex | None = None,
 ) -> np.ndarray:
     """The interval ``[lo, hi)`` of key columns that each row of each sample sees.
 
@@ -44,13 +50,11 @@ def visible_intervals(
     Raises
     ------
     ValueError
-        A window or chunk of no token; a row needs keys that the key tensor no longer, or not yet, holds.
+        What is no integer; a window or chunk of no token; a row needs keys that the key tensor no longer, or not yet,
+        holds.
     """
-    for name, length in (("window", window), ("chunk", chunk)):
-        if length is not None and length < 1:
-            raise ValueError(f"{name} must be at least one token, got {length}")
-    slots = np.asarray(rows, dtype=np.int64)[None, :]  # [1, A]
-    pad = np.asarray(pads, dtype=np.int64)[:, None]  # [B, 1]
+    offset, window, chunk = whole("offset", offset), _length("window", window), _length("chunk", chunk)
+    slots, pad = _integers("rows", rows)[None, :], _integers("pads", pads)[:, None]  # [1, A], [B, 1]
     lo = np.broadcast_to(pad, (pad.shape[0], slots.shape[1]))
     if window is not None:
         lo = np.maximum(lo, slots + 1 - window)
@@ -65,3 +69,19 @@ def visible_intervals(
             f"{offset + n_columns}"
         )
     return np.stack([lo - offset, hi - offset], axis=-1).astype(np.int32)
+
+
+def _length(name: str, given: SupportsIndex | None) -> int | None:
+    if given is None:
+        return None
+    length = whole(name, given)
+    if length < 1:
+        raise ValueError(f"{name} must be at least one token, got {length}")
+    return min(length, _FARTHEST)
+
+
+def _integers(name: str, given: Sequence[int] | np.ndarray) -> np.ndarray:
+    array = np.asarray(given)
+    if array.size and array.dtype.kind not in "iu":
+        raise ValueError(f"{name} must hold integers, got {array.dtype}")
+    return array.astype(np.int64)

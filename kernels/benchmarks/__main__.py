@@ -101,7 +101,8 @@ def main(argv: list[str] | None = None) -> int:
         results["lost"] = lost
         write(path, results)
     problems = failures(results["kernels"], backends) + ([lost] if lost else [])
-    print("", *(f"PROBLEM  {problem}" for problem in problems), f"written to {path}", sep="\n")
+    where = [] if args.json else [f"written to {path}"]
+    print("", *(f"PROBLEM  {problem}" for problem in problems), *where, sep="\n")
     return 1 if problems else 0
 
 

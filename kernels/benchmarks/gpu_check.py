@@ -127,21 +127,21 @@ def report(outcome: dict[str, dict[str, Any]]) -> list[str]:
             lines.append(f"{name}: NOT RUN: {result['left_out']}")
             continue
         tests = [test for part in result["results"] for test in part.get("tests", {}).values()]
-        n_left = tests.count(NOT_RUN)
+        n_left, n_skipped = tests.count(NOT_RUN), tests.count("skipped")
+        none_run = bool(tests) and n_skipped == len(tests)
         words = [f"{result['seconds']:.0f} s"]
         if tests:
             n_failed = sum(test.startswith("failed") for test in tests)
-            n_skipped = tests.count("skipped")
             skipped = f", {n_skipped} skipped" if n_skipped else ""
             words.append(f"{len(tests) - n_left - n_skipped} of {len(tests)} tests run, {n_failed} failed{skipped}")
         records = [record for part in result["results"] for key in ("kernels", "runs") for record in part.get(key, [])]
-        n_skipped = sum("left_out" in record for record in records)
-        if n_skipped:
-            words.append(f"{n_skipped} of {len(records)} cases left out")
+        n_out = sum("left_out" in record for record in records)
+        if n_out:
+            words.append(f"{n_out} of {len(records)} cases left out")
         if result["status"] == TIMED_OUT or n_left:
             word = "CUT by the time limit"
         else:
-            word = f"FAILED, exit {result['status']}" if result["status"] else "ok"
+            word = f"FAILED, exit {result['status']}" if result["status"] else "NONE RUN" if none_run else "ok"
         lines.append(f"{name}: {word}, {', '.join(words)}")
     return lines
 

@@ -119,17 +119,30 @@ def test_mistakes_are_refused_before_the_model_is_loaded(
     long = {"id": "long", "documents": ["word " * 3000], "question": "What?"}
     path = write_prompts(tmp_path / "long.jsonl", [*prompt_records(1), long])
     assert_refused(run(path, "-m", model, "--out", out, "-q"), "prompt 'long'", "the model's limit is", "shorten it")
-    assert not list(out.iterdir())
+    assert not out.exists()
 
 
 def test_mistakes_with_runs(model: str, tmp_path: Path) -> None:
     out = tmp_path / "pages"
     plain = tmp_path / "plain.safetensors"
     make_run().save(plain)
-    assert_refused(run(plain, "--out", out), 'extras=("columns", "keys", "top")')
+    assert_refused(
+        run(plain, "--out", out), f"{plain}: the run has no mass", "measure it with --extras columns,keys,top"
+    )
     assert_refused(run(plain, "-m", model, "--out", out), "is a saved run, which needs no --model")
     assert_refused(run(plain, "--prompt", "1", "--out", out), "leave out --prompt")
     assert_refused(run(tmp_path / "none.safetensors", "--out", out), "none.safetensors")
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("about", ["tiny", ["tiny"], None])
+def test_a_run_whose_manifest_is_odd_is_shown(about: Any, tmp_path: Path) -> None:
+    saved = tmp_path / "saved.safetensors"
+    make_run(extras=True, manifest={"model": about, "capture": "none"}).save(saved)
+    result = run(saved, "--out", tmp_path / "page.html")
+    assert result.exit_code == 0, result.output
+    shown = "tiny, " if about == "tiny" else "a model, "
+    assert f"<small>{shown}" in (tmp_path / "page.html").read_text()
 
 
 def test_pages_of_prompts_measured_before_an_interrupt_stay(

@@ -58,7 +58,9 @@ def test_demo_on_a_tiny_model(make_lm: Any, tmp_path: Path) -> None:
     image = matplotlib.image.imread(result.pictures[0])
     assert image.shape[1] == 300 * WIDTHS["page"]
     page = result.pages[1].read_text(encoding="utf-8")
-    assert '<a href="./heatmap.html">heatmap.html</a>' in page
+    assert '<a href="./heatmap.html">Attention on rotation-0 (answer, the model&#x27;s own)</a> (heatmap.html)' in page
+    assert "extras" not in page.split('<section id="text"')[1].split("</section>")[0]
+    assert "first rotation with the model's own answer" in " ".join(" ".join(lines).split())
     assert "Every document stood once at every position" in page
     assert "no verdict on position" not in page
     assert QUESTION in page.split('<section id="verdict"')[0]

@@ -360,3 +360,12 @@ def test_a_cache_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     cache = tmp_path / "replies.jsonl"
     with FileLock(f"{cache}.lock"), pytest.raises(InputError, match="is in use by another run"):
         ask(endpoint, user("a"), cache)
+
+
+def test_an_error_in_place_of_a_completion_is_told_without_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_KEY", "sk-secret-1")
+    body = json.dumps({"error": {"message": "the key sk-secret-1 has no credit left", "code": 402}})
+    with chat_server(lambda request, n: Answer(body=body)) as server:
+        endpoint = Endpoint(server.base_url, "m", key_env="MY_KEY")
+        with pytest.raises(InputError, match=r"no message in it but an error: the key \$MY_KEY has no credit left"):
+            ask(endpoint, [[{"role": "user", "content": "Hello"}]])

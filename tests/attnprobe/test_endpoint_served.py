@@ -14,13 +14,19 @@ from pathlib import Path
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import attnprobe as ap
+from attnprobe import cli
 from attnprobe.errors import InputError
 from attnprobe.gguf_cache import alias_file, cached_model
 from attnprobe.render import chat_messages
 from attnprobe.tasks import score_answer
 from attnprobe.tasks.endpoint import Endpoint, ask
+from attnprobe.tasks.items import read_items
+from attnprobe.tasks.measured import measure_cell
+from attnprobe.tasks.needle_sweep import needle_sweep
+from attnprobe.tasks.task_folder import TaskFolder, task_parts
 
 for name in ("openai", "fastapi", "uvicorn", "gguf"):
     pytest.importorskip(name)
@@ -90,3 +96,39 @@ def test_replies_are_those_of_greedy_generation(tmp_path: Path, monkeypatch: pyt
         assert reply.prompt_tokens == ids.shape[1]
         assert reply.text == lm.tokenizer.decode(made[0, ids.shape[1] :], skip_special_tokens=True)
     assert score_answer(replies[0].text, "47").strict == 1
+
+
+@pytest.mark.slow
+def test_a_task_on_a_server_gets_the_replies_of_the_same_model_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    try:
+        folder = cached_model(alias_file("smollm2")).folder
+    except InputError as error:
+        pytest.skip(str(error))
+    choices = (
+        "--only",
+        "ferry",
+        "--n-documents",
+        "3",
+        "--positions",
+        "0,2",
+        "--no-baselines",
+        "--max-new-tokens",
+        "12",
+    )
+    with served(folder, tmp_path / "log") as base_url:
+        server = ("--endpoint", base_url, "--endpoint-model", str(folder), "--tokenizer", str(folder))
+        result = CliRunner().invoke(cli.app, ["needle", *server, "--out", str(tmp_path / "out"), *choices])
+    assert result.exit_code == 0, result.output
+    (part,) = task_parts(tmp_path / "out")
+    data = TaskFolder.at(part).load()
+    lm = ap.load(str(folder), dtype="float32", device_map="cpu", progress=False)
+    specs = needle_sweep(read_items(ids=["ferry"]), 3, positions=[0, 2], with_baselines=False)
+    for spec, outcome in zip(specs, data.outcomes, strict=True):
+        own, _ = measure_cell(lm, spec.build(lm.tokenizer), max_new_tokens=12)
+        for name in ("reply", "reply_cut", "prompt_tokens"):
+            assert outcome.facts[name] == own.facts[name]
+        assert (outcome.strict, outcome.lenient) == (own.strict, own.lenient)
+        assert outcome.facts["server_tokens"] == own.facts["prompt_tokens"]

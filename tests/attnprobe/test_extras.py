@@ -16,6 +16,7 @@ import attnprobe as ap
 from attnprobe import row_means
 from attnprobe.architecture import attention_layers
 from attnprobe.attention import observed
+from attnprobe.extra_checks import MASS_TOLERANCE, mass_tolerance
 from attnprobe.extras import (
     EXTRAS,
     N_KEYS,
@@ -272,6 +273,42 @@ def test_a_secondary_sink_inside_the_question_does_not_cut_it(make_lm: Any, prom
     merged["question"] = merged["question"] + merged.pop(f"sink:{position}")
     for i, span in enumerate(plain.spans):
         np.testing.assert_allclose(merged[span.name], plain.question_mass[..., i], atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("which", [0, -1, slice(None)], ids=["first", "last", "all"])
+def test_the_questions_rows_are_its_tokens_whatever_is_set_apart(
+    make_lm: Any, prompts: list[ap.Prompt], which: Any
+) -> None:
+    lm = make_lm()
+    plain = ap.measure(lm, prompts[0], answer="47", extras=["question"])
+    (question,) = [span for span in plain.spans if span.kind == "question"]
+    positions = np.arange(*question.segments[0])[which].reshape(-1).tolist()
+    split = ap.measure(lm, prompts[0], answer="47", extras=["question"], secondary_sinks=positions)
+    assert plain.question_mass is not None
+    assert split.question_mass is not None
+    assert not any("no question of its own" in warning for warning in split.warnings)
+    owners = {f"sink:{position}": "question" for position in positions}
+    for i, span in enumerate(plain.spans):
+        own = [j for j, part in enumerate(split.spans) if owners.get(part.name, part.name) == span.name]
+        merged = split.question_mass[..., own].sum(-1)
+        np.testing.assert_allclose(merged, plain.question_mass[..., i], atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("keep_rows", [True, False])
+def test_large_logits_are_measured_with_extras(make_lm: Any, prompts: list[ap.Prompt], keep_rows: bool) -> None:
+    """Sums of extras are rounded as the masses are, in proportion to the logits."""
+    lm = make_lm()
+    with torch.no_grad():
+        for layer in lm.model.model.layers:
+            layer.self_attn.q_proj.weight.mul_(20_000)
+    answer = "47 days and more of the same thing"
+    run = ap.measure(lm, prompts[0], answer=answer, extras=["keys", "distance"], keep_rows=keep_rows)
+    assert run.distance_mass is not None
+    sinks = [i for i, span in enumerate(run.spans) if span.kind == "sink"]
+    gap = np.abs(run.distance_mass.sum(-1, dtype=np.float64) + run.mass[..., sinks].sum(-1, dtype=np.float64) - 1).max()
+    assert gap > MASS_TOLERANCE
+    if run.row_total is not None:
+        assert gap < mass_tolerance(float(np.abs(run.row_total).max())) / 10
 
 
 def test_without_rows_the_other_extras_stay(make_lm: Any, prompts: list[ap.Prompt]) -> None:

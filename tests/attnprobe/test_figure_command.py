@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from reports import write_folder, write_study
 from runs import make_run
 from task_data import make_task, write_task
 from typer.testing import CliRunner, Result
@@ -43,14 +44,16 @@ def test_help_lists_every_kind_with_an_example(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("kind", list(ABOUT))
 def test_every_example_of_the_help_works(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for folder in ("a", "b", "runs", "study"):  # what the examples name, here all single runs
-        make_run(layers=(0, 12), extras=True).save(f"{folder}.safetensors")
-    Path("run.safetensors").write_bytes(Path("runs.safetensors").read_bytes())
+    words = EXAMPLES[kind].split()
+    for folder in ("a", "b", "runs"):
+        write_folder(Path(folder), [make_run(seed, layers=(0, 12), extras=True) for seed in range(2)])
+    if "study" in words:
+        write_study(Path("study"))
+    make_run(layers=(0, 12), extras=True).save("run.safetensors")
     Path("recall.json").write_text("".join(NEEDLE_FILE))
     for folder, task in (("sweep", "needle_sweep"), ("niah", "niah"), ("control", "filler_control")):
-        if folder in EXAMPLES[kind].split():
+        if folder in words:
             write_task(Path(folder), make_task(task, items=6, trials=1))
-    words = [f"{word}.safetensors" if word in ("a", "b", "runs", "study") else word for word in EXAMPLES[kind].split()]
     assert command(*words).exit_code == 0
     assert Path(words[-1]).stat().st_size
 
@@ -125,6 +128,41 @@ def test_nothing_is_drawn_where_every_run_is_damaged(tmp_path: Path) -> None:
         assert not (tmp_path / "x.png").exists()
 
 
+@pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])
+def test_a_file_of_others_is_not_drawn_over(suffix: str, files: Path) -> None:
+    out = files / f"a{suffix}"
+    drawn = ("curve", files / "one.safetensors", "-o", out)
+    out.write_text("precious")
+    result = command(*drawn)
+    assert result.exit_code == 2
+    assert "is there already and no picture of attnprobe; give another --out, or --force" in result.stderr
+    assert out.read_text() == "precious"
+    assert command(*drawn, "--force").exit_code == 0
+    assert command(*drawn).exit_code == 0  # over its own
+    assert command(*drawn[:-1], files / "new" / out.name).exit_code == 0
+
+
+def test_runs_of_different_models_are_not_averaged(tmp_path: Path) -> None:
+    runs = [tmp_path / f"{name}.safetensors" for name in ("a", "b")]
+    for number, file in enumerate(runs):
+        make_run(number, prompt_id="same", manifest={"model": {"name": f"m{number}"}}).save(file)
+    for kind in ("curve", "layers", "heads", "sinks"):
+        result = command(kind, *runs, "-o", tmp_path / "x.png")
+        assert result.exit_code == 2
+        assert f"{runs[1]} is of m1, but {runs[0]} of m0" in result.stderr
+        assert 'the kind "compare"' in result.stderr
+        assert not (tmp_path / "x.png").exists()
+    assert command("compare", *runs, "-o", tmp_path / "x.png").exit_code == 0
+
+
+def test_runs_that_do_not_fit_are_named_by_their_files(tmp_path: Path) -> None:
+    runs = [tmp_path / f"{name}.safetensors" for name in ("a", "b")]
+    for number, file in enumerate(runs):
+        make_run(number, prompt_id="same", document_tokens=(3, 4, 5)[number:]).save(file)
+    result = command("curve", *runs, "-o", tmp_path / "x.png")
+    assert f"{runs[1]} has 2 documents, but {runs[0]} has 3" in result.stderr
+
+
 def test_a_needle_file_is_drawn(files: Path) -> None:
     assert command("needle", files / "needle.json", "-o", files / "a.svg").exit_code == 0
     assert "recall (%)" in (files / "a.svg").read_text()
@@ -159,7 +197,7 @@ def test_a_needle_is_drawn_from_a_niah_folder_by_metric(tmp_path: Path) -> None:
     [
         (("curve", "one.safetensors", "-o", "x.gif"), 'ends in ".gif"; a picture is written as .png, .svg, .pdf'),
         (("curves", "one.safetensors", "-o", "x.png"), "choose one of curve, compare"),
-        (("prompt", "bare.safetensors", "-o", "x.png"), 'measure it with extras=("prompt",)'),
+        (("prompt", "bare.safetensors", "-o", "x.png"), "measure it with --extras prompt"),
         (("answer", "one.safetensors", "two.safetensors", "-o", "x.png"), "drawn from one run"),
         (("sinks", "one.safetensors", "-o", "x.png", "--layer", "1"), "no choice of layers"),
         (("sinks", "one.safetensors", "-o", "x.png", "--norm", "mass"), "no choice of norm"),

@@ -472,6 +472,80 @@ def test_search_counts_and_goes_around(run: Run, page: Any) -> None:
     assert page.locator(".tm-hit-count").inner_text() == "not found"
 
 
+def test_search_finds_what_is_shown(tmp_path: Path, browser_page: Watched) -> None:
+    text = "A cafe\u0301 is no caf\u00e9.\r\nTurned \u202eround\u2069 here, \u1112\u1161\u11ab too."
+    page = browser_page.open(write_heatmap(text_run(prompt_segments([text, "Another."])), tmp_path / "page.html"))
+    page.wait_for_selector(".tm-t")
+    for wanted, n, first in (
+        ("U+202E", 1, "round"),
+        ("\u202e", 1, "round"),
+        ("CAF\u00c9", 2, "cafe\u0301"),
+        ("cafe\u0301", 2, "cafe\u0301"),
+        ("cafe", 0, ""),
+        ("\ud55c", 1, "\u1112\u1161\u11ab"),
+        ("too.", 1, "too"),
+        ("\nTurned", 1, "Turned"),
+    ):
+        page.evaluate(
+            "(wanted) => { const s = document.querySelector('.tm-search'); s.value = wanted;"
+            " s.dispatchEvent(new Event('input')); }",
+            wanted.replace("\n", ""),
+        )
+        assert page.locator(".tm-hit-count").inner_text() == (f"{n} found" if n else "not found"), wanted
+        if n:
+            assert first in "".join(page.locator(".tm-hit").all_inner_texts()), wanted
+
+
+def test_one_endless_token_is_cut(tmp_path: Path, browser_page: Watched) -> None:
+    word = "a" * 499 + "\U0001f600" + "b" * 300_000 + "\U0001f600" + "c" * 499
+    page = browser_page.open(
+        write_heatmap(text_run(prompt_segments([f"Before {word} after."])), tmp_path / "page.html")
+    )
+    page.wait_for_selector(".tm-t")
+    wait_until(page, "[...document.querySelectorAll('.tm-t')].some(t => t.textContent.includes('characters\u2026]'))")
+    shown = page.locator(".tm-text").inner_text()
+    assert len(shown) < 20_000
+    assert "b\u2026" not in shown.split("characters\u2026] ")[1]
+    page.fill(".tm-search", "b")
+    counted = int(page.locator(".tm-hit-count").inner_text().split()[0])
+    assert 1 <= counted < 10
+
+
+def test_a_finger_closes_the_tooltip(run: Run, tmp_path: Path, browser_page: Watched) -> None:
+    context = browser_page.page.context.browser.new_context(has_touch=True, viewport={"width": 390, "height": 800})
+    page = Watched(context.new_page()).open(write_heatmap(run, tmp_path / "page.html"))
+    tip = page.locator(".tm-tooltip")
+    for closing in (".tm-frame h1", ".tm-more > summary", ".tm-heaviest > summary"):
+        page.locator(".tm-document .tm-t").first.tap()
+        tip.wait_for(state="visible")
+        page.locator(closing).first.tap()
+        tip.wait_for(state="hidden")
+    assert page.locator(".tm-legend-title").is_visible()
+    context.close()
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_long_questions_and_answers_can_be_read_to_their_end(width: int, tmp_path: Path, browser_page: Watched) -> None:
+    question = "word " * 60 + "last?"
+    run = text_run(prompt_segments(DOCUMENTS, question=question))
+    page = browser_page.open(write_heatmap(run, tmp_path / "page.html"))
+    page.set_viewport_size({"width": width, "height": 800})
+    is_whole = page.evaluate(
+        "(() => { const e = document.querySelector('.asked dd'); e.scrollTop = 1e6;"
+        " const end = document.createRange(); end.selectNodeContents(e);"
+        " const box = [...end.getClientRects()].at(-1); return box.bottom <= e.getBoundingClientRect().bottom + 1; })()"
+    )
+    assert is_whole
+    assert page.locator(".asked dd").first.inner_text().endswith("last?")
+
+
+def test_the_help_opens_at_its_beginning(run: Run, page: Any) -> None:
+    page.set_viewport_size({"width": 390, "height": 400})
+    page.keyboard.press("?")
+    assert page.evaluate("document.querySelector('.tm-help').scrollTop") == 0
+    page.keyboard.press("Escape")
+
+
 def test_the_keyboard_reaches_everything(run: Run, page: Any) -> None:
     def cursor() -> int:
         return int(page.locator(".tm-cursor").get_attribute("data-cell"))

@@ -17,8 +17,8 @@ from transformers.models.llama.modeling_llama import LlamaAttention
 import attnprobe as ap
 from attnprobe import batch
 from attnprobe.architecture import attention_layers, decoder_of
-from attnprobe.batch import MASS_TOLERANCE
 from attnprobe.decoding import has_recurrent_layers
+from attnprobe.extra_checks import MASS_TOLERANCE
 
 ANSWER = [5, 6, 7]
 N_PROMPT = 29

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import zlib
 from collections import Counter
@@ -36,7 +37,7 @@ from attnprobe.report.page import json_text
 from attnprobe.report.report import write_report
 from attnprobe.report.run_series import series_of_runs
 from attnprobe.report.sections import KIND_NAMES, MOST_VALUES, budget_table, curve_table, page_data, value_text
-from attnprobe.report.series import VIEW_NAMES, Table
+from attnprobe.report.series import VIEW_NAMES
 from attnprobe.report.sources import Runs, distinct_names, read_sources
 from attnprobe.report.study_layers import summarised
 from attnprobe.report.study_series import series_of_study
@@ -49,6 +50,7 @@ from attnprobe.study import Study
 from attnprobe.study_cells import KINDS
 from attnprobe.study_findings import PanelRow
 from attnprobe.study_text import end_text, interval_text
+from attnprobe.told import Table
 
 NORMS = ("share", "log_share", "mass", "density", "advantage")
 
@@ -120,7 +122,7 @@ def test_a_run_has_the_numbers_of_its_own_methods(tmp_path: Path) -> None:
     assert (series.curves["raw"]["share"].head_text, series.middle) == (f"{share.head_middle:.2f}", share.middle)
     difference = run.curve("advantage", with_sinks=True).head_minus_middle
     assert series.curves["raw"]["advantage"].head_text == f"{difference:.2f}"
-    assert series.tables["prompts"].rows[0][3] == series.curves["raw"]["share"].head_text
+    assert series.tables["prompts"].rows[0][4] == series.curves["raw"]["share"].head_text
     (sink,) = [i for i, span in enumerate(run.spans) if span.name == "sink:6"]
     mass = run.mass[..., [*run.document_spans, sink]].sum(axis=-1, dtype=np.float64)
     np.testing.assert_allclose(series.ratios["document_mass"], mass, rtol=1e-6)
@@ -231,7 +233,7 @@ def test_runs_of_every_document_at_every_position_say_what_their_mean_shows(
     assert "at least five questions" in series.verdict.lines[-1]
     (twice,) = series_of_runs("r", [*runs, *runs], True, [])
     assert "stood 2 times at every position" in twice.verdict.lines[0]
-    for some in (runs[:3], [*runs, runs[0]], [*runs[:3], make_run(prompt_id="x", layers=(0, 1))]):
+    for some in (runs[:3], [*runs, runs[0]], [*runs[:3], make_run(prompt_id="x", manifest=runs[0].manifest)]):
         (other,) = series_of_runs("r", some, True, [])
         assert "no verdict on position is possible" in other.verdict.headline
 
@@ -274,6 +276,8 @@ def test_a_study_says_whether_the_answer_suffers(study_folder: tuple[Path, Study
     series = series_of_study(read_sources([out / "tiny"], [])[0])  # type: ignore[arg-type]
     (line,) = [line for line in series.verdict.lines if line.startswith("Does the answer suffer?")]
     assert f", {interval_text(gold.head_minus_middle)} nats; with it last:" in line
+    estimate = gold.head_minus_middle.estimate
+    assert estimate is not None
     assert series.asked[0] == ("Asked", "6 questions, listed under Prompts and answers")
 
     def said(low: float | None, high: float | None) -> str:
@@ -285,13 +289,18 @@ def test_a_study_says_whether_the_answer_suffers(study_folder: tuple[Path, Study
             study.artefact_panel("tiny"),
             replace(gold, head_minus_middle=end),
         )
-        return next(line for line in one.lines if line.startswith("Does")).split("middle: ")[1].split(",")[0]
+        return (
+            next(line for line in one.lines if line.startswith("Does"))
+            .split("middle: ")[1]
+            .split("; with")[0]
+            .split(",")[0]
+        )
 
     assert [said(0.1, 0.5), said(-0.5, -0.1), said(-0.1, 0.1), said(None, None)] == [
         "higher",
         "lower",
         "no difference shown",
-        "no interval",
+        f"{abs(estimate):.2f} nats {'higher' if estimate > 0 else 'lower'} in 6 questions (an interval takes five)",
     ]
 
 
@@ -307,8 +316,9 @@ def test_tables_of_prompts_keep_plain_numbers(study_folder: tuple[Path, Study]) 
     out, study = study_folder
     of_study = series_of_study(read_sources([out / "tiny"], [])[0]).tables["prompts"]  # type: ignore[arg-type]
     ratio = np.exp(end_log_ratios(study.curve(model="tiny").profiles)[0][2])
-    assert of_study.values[2][2] == pytest.approx(ratio)
-    assert of_study.rows[2][2] == f"{ratio:.2f}"
+    assert of_study.values[2][3] == pytest.approx(ratio)
+    assert of_study.rows[2][3] == f"{ratio:.2f}"
+    assert of_study.rows[2][:2] == ("q2", "which page")
     assert "in orders" not in of_study.header  # one own answer a question says nothing of orders
 
 
@@ -339,7 +349,55 @@ def test_heatmaps_in_the_folder_of_a_report_are_linked(tmp_path: Path) -> None:
     page = Page(write_report([run], tmp_path / "r.html").page)
     links = [attributes["href"] for tag, attributes in page.tags if tag == "a"]
     assert [link for link in links if not str(link).startswith("#")] == ["./a%20b%231.html"]
-    assert "In the folder of this page: a b#1.html" in page.text
+    assert "(a b#1.html)" in page.text
+
+
+def test_a_heatmap_whose_name_is_not_utf_8_is_linked(tmp_path: Path) -> None:
+    run = saved(tmp_path / "run.safetensors")
+    made = write_heatmap(text_run(prompt_segments(["One two.", "Three."])), tmp_path / "a.html")
+    os.rename(os.fsencode(made), os.fsencode(tmp_path) + b"/caf\xe9.html")
+    page = Page(write_report([run], tmp_path / "r.html").page)
+    assert "./caf%E9.html" in [attributes["href"] for tag, attributes in page.tags if tag == "a"]
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_one_document_is_not_said_to_stand_at_every_position(n: int) -> None:
+    runs = [make_run(seed, document_tokens=(4,)) for seed in range(n)]
+    (series,) = series_of_runs("r", runs, n > 1, [])
+    said = " ".join((series.verdict.headline, *series.verdict.lines))
+    assert "its share says nothing" in series.verdict.headline
+    assert "every position" not in said
+    assert "100.0 %" not in said
+
+
+def test_runs_of_several_models_are_a_curve_each(tmp_path: Path) -> None:
+    runs = [make_run(seed, prompt_id="p", manifest={"model": {"name": f"m{seed % 2}"}}) for seed in range(4)]
+    scaled = replace(runs[0], manifest={"model": {"name": "m0", "rope": "yarn:4"}})
+    all_series = series_of_runs("r", [*runs, scaled], True, [])
+    assert [series.name for series in all_series] == ["r, m0", "r, m0, RoPE yarn:4", "r, m1"]
+    for series, own in zip(all_series, ([runs[0], runs[2]], [scaled], [runs[1], runs[3]]), strict=True):
+        expected = np.mean([run.curve(with_sinks=True).values for run in own], axis=0)
+        np.testing.assert_allclose(series.curves["raw"]["share"].values, expected, rtol=1e-12)
+
+
+def test_a_study_that_is_not_whole_says_so_and_fails_the_command(tmp_path: Path) -> None:
+    study = write_study(tmp_path / "s")
+    assert len(study.of().questions) == 6
+    for cells in (tmp_path / "s" / "tiny" / "cells").glob("cells-*.jsonl"):
+        lines = cells.read_text().splitlines(keepends=True)
+        cells.write_text("".join(line for line in lines if not re.search(r'"question": ?[45]\b', line)))
+    out = tmp_path / "r.html"
+    for words in (
+        ["report", str(tmp_path / "s"), "-o", str(out)],
+        ["figure", "curve", str(tmp_path / "s"), "-o", "c.svg"],
+    ):
+        words = [str(tmp_path / word) if word == "c.svg" else word for word in words]
+        result = CliRunner().invoke(cli.app, words)
+        assert result.exit_code == 1, result.output
+        assert "4 of 6 questions complete" in result.stderr
+        assert "run again, goes on" in result.stderr
+    assert "4 of 6 questions" in " ".join(re.findall(">([^<]+)<", (tmp_path / "c.svg").read_text()))
+    assert "4 of 6 questions complete" in Page(out).text
 
 
 @pytest.mark.parametrize("n", [0, 1, 2])
@@ -350,7 +408,7 @@ def test_few_documents_have_no_middle(tmp_path: Path, n: int) -> None:
     (data,) = page.data["report-data"]["series"]
     assert data["middle"] == []
     assert ("no curve" in page.text) == (n == 0)
-    assert ("no middle" in page.text) == (n > 0)
+    assert ("no middle" in page.text) == (n == 2)
     assert "nan" not in page.text.lower()
 
 
@@ -437,7 +495,9 @@ def test_a_verdict_on_the_raw_curve_says_whether_it_holds_without_artefacts() ->
     assert (study.claim(), flat.claim()) == ("head", "flat")
     found = study_verdict(study, raised, rows, None)
     assert "without known artefacts the verdict is not the same" in found.headline
-    assert "The verdict is not the same without known artefacts: flat in sinks apart." in found.lines
+    assert (
+        'The verdict is not the same without known artefacts: with sinks apart it is "flat", not "head".' in found.lines
+    )
     assert "Head: raised in raw, trimmed; even in sinks apart." in found.lines
     assert "Nothing was there to take out, so it is the raw curve again: trimmed." in found.lines
     assert not [line for line in found.lines if "null" in line]
@@ -583,7 +643,8 @@ def test_output_is_named_html_and_written_whole(tmp_path: Path, monkeypatch: pyt
     for out, words in (
         (tmp_path / "r.pdf", "does not end in .html"),
         (tmp_path / "r.htm", "does not end in .html"),
-        (tmp_path / "no" / "r.html", "is no folder"),
+        (run / "r.html", "cannot be made a folder"),
+        (tmp_path / ("n" * 252 + ".html"), "cannot be used: File name too long"),
     ):
         with pytest.raises(InputError, match=words):
             write_report([run], out)
@@ -600,6 +661,39 @@ def test_output_is_named_html_and_written_whole(tmp_path: Path, monkeypatch: pyt
         write_report([run], out)
     assert out.read_text() == old
     assert sorted(path.name for path in tmp_path.iterdir()) == ["r.html", "r.md", "run.safetensors"]
+    monkeypatch.undo()
+    assert write_report([run], tmp_path / "new" / "r.html").page.exists()
+
+
+def test_a_link_stays_one_and_pipes_are_refused(tmp_path: Path) -> None:
+    run = saved(tmp_path / "run.safetensors")
+    (tmp_path / "there").mkdir()
+    target, link = tmp_path / "there" / "r.html", tmp_path / "link.html"
+    link.symlink_to(target)
+    write_report([run], link)
+    write_report([run], link)
+    assert link.is_symlink()
+    assert target.is_file()
+    link.unlink()
+    target.write_text("somebody else's")
+    link.symlink_to(target)
+    with pytest.raises(InputError, match=r"link\.html is there already and no page"):
+        write_report([run], link)
+    assert target.read_text() == "somebody else's"
+    os.mkfifo(tmp_path / "pipe.html")
+    with pytest.raises(InputError, match="is a pipe or a device"):
+        write_report([run], tmp_path / "pipe.html")
+
+
+def test_what_a_killed_process_left_goes_with_the_next_page(tmp_path: Path) -> None:
+    run = saved(tmp_path / "run.safetensors")
+    old, young, theirs = (tmp_path / f".attnprobe-{name}.tmp" for name in ("0" * 16, "1" * 16, "mine"))
+    for file in (old, young, theirs):
+        file.write_text("half")
+    for file in (old, theirs):
+        os.utime(file, (0, 0))
+    write_report([run], tmp_path / "r.html")
+    assert [file.exists() for file in (old, young, theirs)] == [False, True, True]
 
 
 @pytest.mark.parametrize(("theirs", "what"), [("README.md", "summary"), ("README.html", "page")])
@@ -665,7 +759,7 @@ def test_long_texts_are_cut(tmp_path: Path) -> None:
             "*x* _y_ [z](u) <b> `c` $m$ ~s~ &amp; #1",
             "\\*x\\* \\_y\\_ \\[z\\](u) \\<b\\> \\`c\\` \\$m\\$ \\~s\\~ \\&amp; \\#<!-- -->1",
         ),
-        ("a\u202eb\x00", "a\ufffdb\ufffd"),
+        ("a\u202eb\x00", "a\\[U+202E\\]b\\[U+0000\\]"),
         ("@name a@b.c at @ 5", "@<!-- -->name a@<!-- -->b.c at @ 5"),
         ("https://x.y WWW.x.y", "https:<!-- -->//x.y WWW<!-- -->.x.y"),
     ],
@@ -675,12 +769,45 @@ def test_markdown_is_escaped(text: str, expected: str) -> None:
 
 
 def test_surrogates_and_controls_do_not_break_a_page() -> None:
-    assert visible("a\ud800b\x1b[31m\u2028") == "a\ufffdb\ufffd[31m\ufffd"
+    assert visible("a\ud800b\x1b[31m\u2028") == "a[U+D800]b[U+001B][31m[U+2028]"
 
 
 @pytest.mark.parametrize("code", [0xAD, 0x180E, 0x200B, 0x2060, 0x206F, 0x3164, 0xFEFF, 0xFFF9, 0xE0001, 0xE007F])
 def test_characters_that_are_not_seen_are_shown(code: int) -> None:
-    assert visible(f"a{chr(code)}b") == "a\ufffdb"
+    assert visible(f"a{chr(code)}b") == f"a[U+{code:04X}]b"  # as in the text that is shaded
+
+
+def test_long_ids_are_cut_where_they_are_shown_and_whole_in_downloads(tmp_path: Path) -> None:
+    id = "".join(f"part{number} " for number in range(700)) + "end"
+    runs = [make_run(seed, prompt_id=f"{seed} {id}", names=(id, "b", "c", "d")) for seed in range(2)]
+    page = Page(write_report([write_folder(tmp_path / "m", runs)], tmp_path / "r.html").page)
+    assert "end" not in page.text
+    assert f"0 {id}" in [attributes.get("title") for tag, attributes in page.tags if tag == "span"]
+    (series,) = page.data["report-data"]["series"]
+    assert [row[0] for row in series["prompts"]["rows"]] == [f"0 {id}", f"1 {id}"]
+    runs[0].save(tmp_path / "one.safetensors")
+    page = Page(write_report([tmp_path / "one.safetensors"], tmp_path / "one.html").page)
+    assert page.data["report-data"]["series"][0]["documents"][0] == id
+
+
+def test_the_head_of_a_page_names_model_and_study(study_folder: tuple[Path, Study], tmp_path: Path) -> None:
+    page = Page(write_report([study_folder[0] / "tiny"], tmp_path / "r.html").page)
+    assert "attnprobe report of tiny" in page.text
+    assert "two/tiny" in page.text
+
+
+def test_questions_stand_in_the_table_that_is_referred_to(tmp_path: Path) -> None:
+    runs = [
+        replace(text_run(prompt_segments(["One.", "Two."], f"Which is number {n}?"), seed=n), prompt_id=f"p{n}")
+        for n in range(2)
+    ]
+    written = write_report([write_folder(tmp_path / "m", runs)], tmp_path / "r.html")
+    page = Page(written.page)
+    assert "2 different ones, see Prompts and answers" in page.text
+    rows = page.data["report-data"]["series"][0]["prompts"]["rows"]
+    assert [row[:2] for row in rows] == [[f"p{n}", f"Which is number {n}?"] for n in range(2)]
+    for shown in (page.text, written.summary.read_text()):
+        assert "Which is number 1?" in shown
 
 
 def test_joiners_of_scripts_and_emoji_are_kept() -> None:

@@ -326,12 +326,84 @@ def test_long_names_stay_inside_the_page(opened: Any, long_report: list[Path], w
     assert wide == []
 
 
+def test_only_what_there_is_can_be_chosen(opened: Any, study_report: tuple[Path, Any]) -> None:
+    page = opened(study_report[0])
+
+    def open_options(name: str) -> list[str]:
+        return page.evaluate(  # type: ignore[no-any-return]
+            "(id) => [...document.getElementById(id).options].filter(o => !o.disabled).map(o => o.value)", name
+        )
+
+    page.select_option("#curve-layer", "1")
+    page.select_option("#curve-view", "first")  # of which there is the mean over all layers alone
+    assert page.locator("#curve-layer").input_value() == "all"
+    assert open_options("curve-layer") == ["all"]
+    assert "advantage" not in open_options("curve-norm")
+    assert traces(page)
+    page.select_option("#curve-view", "raw")
+    page.select_option("#curve-norm", "advantage")
+    page.select_option("#curve-view", "first")
+    assert page.locator("#curve-norm").input_value() == "share"
+    for view in open_options("curve-view"):
+        page.select_option("#curve-view", view)
+        for norm in open_options("curve-norm"):
+            page.select_option("#curve-norm", norm)
+            for layer in open_options("curve-layer"):
+                page.select_option("#curve-layer", layer)
+                assert traces(page), (view, norm, layer)
+    assert "not there in this choice" not in page.locator("#curve-caption").inner_text()
+
+
+def test_documents_that_no_row_sees_have_a_sentence_and_no_axes(opened: Any, tmp_path: Path) -> None:
+    make_run(windows=(2, 2)).save(tmp_path / "blind.safetensors")
+    page = opened(write_report([tmp_path / "blind.safetensors"], tmp_path / "r.html").page, has_plots=False)
+    caption = page.locator("#curve-caption")
+    caption.wait_for()
+    assert "No row sees any of the documents" in caption.inner_text()
+    assert not page.locator("#curve-plot").is_visible()
+
+
+def test_a_caption_tells_series_apart_that_differ(opened: Any, study_report: tuple[Path, Any], tmp_path: Path) -> None:
+    make_run(secondary=(6,)).save(tmp_path / "one.safetensors")
+    make_run(1).save(tmp_path / "two.safetensors")
+    page = opened(write_report([tmp_path / "one.safetensors", tmp_path / "two.safetensors"], tmp_path / "r.html").page)
+    caption = page.locator("#curve-caption").inner_text()
+    assert "one: As measured, secondary sinks count" in caption
+    assert "two: No secondary sinks were set apart" in caption
+
+
+def test_the_point_of_one_document_is_inside_the_axes(opened: Any, tmp_path: Path) -> None:
+    make_run(document_tokens=(5,)).save(tmp_path / "one.safetensors")
+    page = opened(write_report([tmp_path / "one.safetensors"], tmp_path / "r.html").page)
+    axes = page.evaluate("['xaxis', 'yaxis'].map((a) => document.getElementById('curve-plot')._fullLayout[a].range)")
+    assert axes[0] == [-0.5, 0.5]
+    assert 1 < axes[1][1] < 1.1
+
+
+def test_the_overview_marks_what_the_pane_shows_wherever_the_page_is(opened: Any, tmp_path: Path) -> None:
+    run = text_run(prompt_segments(["Some words are here. " * 400] * 3))
+    run.save(tmp_path / "run.safetensors")
+    page = opened(write_report([tmp_path / "run.safetensors"], tmp_path / "r.html").page)
+    page.locator(".tm-on-screen").wait_for(state="attached")
+    mark = "['left', 'width'].map((side) => parseFloat(document.querySelector('.tm-on-screen').style[side]))"
+    page.evaluate("document.querySelector('.tm-scroll').scrollTop = 3000")
+    page.wait_for_timeout(200)
+    left, width = page.evaluate(mark)  # the map is far below what the window shows
+    page.locator("#text-map").scroll_into_view_if_needed()
+    page.evaluate("document.querySelector('.tm-scroll').scrollTop += 1")
+    page.wait_for_timeout(200)
+    seen = page.evaluate(mark)
+    assert 5 < left < 95
+    assert width > 1
+    assert seen == pytest.approx([left, width], abs=3)
+
+
 def test_tables_fit_wide_screens_and_are_cards_on_narrow_ones(opened: Any, study_report: tuple[Path, Any]) -> None:
-    wider = "(id) => [...document.querySelectorAll(`#${id} .scrolls`)].some((e) => e.scrollWidth > e.clientWidth)"
+    wider = "(id) => [...document.querySelectorAll(`#${id} .scrolls`)].map((e) => e.scrollWidth > e.clientWidth)"
     for width in (1280, 390):
         page = opened(study_report[0], viewport={"width": width, "height": 800})
         for section in ("panel", "prompts"):
-            assert not page.evaluate(wider, section), (width, section)
+            assert page.evaluate(wider, section) == [False], (width, section)
     page.set_viewport_size({"width": 700, "height": 900})  # of a sheet of paper between its margins
     page.emulate_media(media="print")
     assert page.evaluate("document.documentElement.scrollWidth") <= 700

@@ -674,7 +674,7 @@ def test_the_claim_says_what_it_is_of_and_whether_it_holds_without_artefacts(tmp
     head, log_head = (f"{found.curve(norm).head_middle.estimate:.2f}" for norm in ("share", "log_share"))
     assert f", raw curve: head (head {head} pooled, {log_head} per head; tail " in lines[0]
     text = " ".join(" ".join(lines).split())
-    assert "The verdict is not the same without known artefacts: flat in trimmed." in text
+    assert 'The verdict is not the same without known artefacts: with trimmed it is "flat", not "head".' in text
     assert "Head: raised in raw; even in trimmed. Tail: even in raw, trimmed." in text
     tail = planted_study(tmp_path / "tail", -decaying(0.02), variants=())
     assert tail.claim_without_artefacts().holds is True

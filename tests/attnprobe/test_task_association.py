@@ -88,8 +88,8 @@ def test_layers_and_heads_are_adjusted_together() -> None:
     assert planted.correlation.within_position.estimate > 0.5
     assert planted.correlation.n_cells == effect.size - 1
     assert planted.p_adjusted < 1e-4
-    # Mass and five layers have a p value; the head that agrees perfectly and the absent advantage have none.
-    assert planted.p_adjusted == pytest.approx(6 * planted.correlation.p_value)
+    # Mass, five layers and the head that agrees perfectly (by its items' signs) have a p value, the advantage has none.
+    assert planted.p_adjusted == pytest.approx(7 * planted.correlation.p_value)
     assert found.by_name["advantage"].correlation.pooled.estimate is None
     assert found.by_name["L6H1"].correlation.within_position.estimate == pytest.approx(1)
     assert (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,12 @@ from attnprobe.errors import InputError, RunFileError
 from attnprobe.grid import read_cells
 from attnprobe.grid_config import load_config
 from attnprobe.tasks import task_measuring
+from attnprobe.tasks.cell import Form
+from attnprobe.tasks.items import read_items
+from attnprobe.tasks.niah import niah
 from attnprobe.tasks.task_data import TASKS, TaskData
 from attnprobe.tasks.task_folder import TaskFolder
+from attnprobe.tasks.task_options import TaskOptions
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 TINY = {  # what each tiny config has to become for a model with a tokenizer that needs more tokens
@@ -134,7 +139,7 @@ def test_every_config_loads_and_has_a_comment_for_every_key(path: Path) -> None:
         return
     assert config.options().task == config.kind
     lines = path.read_text().splitlines()
-    for key in set(yaml.safe_load(path.read_text())) - {"kind", "out", "positions", "prompts", "markers", "layout"}:
+    for key in yaml.safe_load(path.read_text()):
         place = next(number for number, line in enumerate(lines) if line.startswith(f"{key}:"))
         assert "#" in lines[place] or lines[place - 1].startswith("#"), f"{path.name}: {key} has no comment"
 
@@ -240,8 +245,10 @@ def test_two_processes_and_a_merge_find_what_one_process_finds(
         one_of(process, 2)
         result = done(run("needle", "-m", model, "--out", tmp_path / str(process), *SWEEP))
         assert "other processes are still measuring" in result.stderr
-    chains = [{key.rsplit("/", 2)[0] for key in keys_of(tmp_path / str(process))} for process in range(2)]
-    assert all(chains)
+    swept_items = [
+        {key.split("/")[1] for key in keys_of(tmp_path / str(process)) if "/position=" in key} for process in range(2)
+    ]
+    assert sorted(map(sorted, swept_items)) == [["ferry"], ["museum"]], "prompts that begin alike stay together"
     for process in range(2):
         monkeypatch.delenv(("RANK", "WORLD_SIZE")[process])
     done(run("merge", tmp_path / "0", tmp_path / "1", "--out", tmp_path / "all"))
@@ -287,7 +294,8 @@ def test_damage_is_named(swept: Path, tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         (("niah", "--lengths", "60"), "too short: the prompt has"),
-        (("niah", "--lengths", "8k"), "limit is 4,096"),
+        (("niah", "--lengths", "8k"), "model's limit is 4,096"),
+        (("niah", "--lengths", "900", "--depths", "0,0.5,0.5"), 'depth 0.5 of item "ferry" is listed twice'),
         (("niah", "--lengths", "900", "--depths", "1.5"), "depth 1.5 is not between 0 and 1"),
         (("niah", "--lengths", "900", "--filler", "poem"), "filler 'poem' is unknown"),
         (("niah", "--lengths", "900", "--filler", "file:nowhere.txt"), "nowhere.txt cannot be read"),
@@ -295,9 +303,13 @@ def test_damage_is_named(swept: Path, tmp_path: Path) -> None:
         (("needle", "--only", "zeppelin"), 'has no item "zeppelin"; its items are ferry,'),
         (("needle", "--n-documents", "40"), "other_topics"),
         (("needle", "--positions", "12"), "positions are 0 to 9"),
-        (("needle", "--keep-order"), "--keep-order is of --prompts"),
+        (("needle", "--no-shuffle"), "--no-shuffle is of --prompts"),
         (("needle", "--tokenizer", "x"), "--tokenizer has no effect without --endpoint"),
         (("needle", "--endpoint", "http://127.0.0.1:9/v1"), "--endpoint needs --endpoint-model"),
+        (("needle", "--endpoint", "http://127.0.0.1:9/v1", "--dtype", "float16"), "--dtype has no effect with"),
+        (("needle", "--endpoint", "http://127.0.0.1:9/v1", "--beyond-window"), "--beyond-window has no effect with"),
+        (("needle", "--only", ""), "only names no needle"),
+        (("niah", "--lengths", "x"), 'error: --lengths is "x"'),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )
@@ -307,6 +319,103 @@ def test_what_cannot_be_done_is_said_before_anything_is_measured(
     said = refused(run(*arguments, "-m", model, "--out", tmp_path / "out"))
     assert words.replace("other_topics", "--other-topics") in said
     assert not (tmp_path / "out").exists()
+
+
+def test_files_are_read_once(model: Path, tmp_path: Path) -> None:
+    """What a command has read is what its cells are made of and what their hashes are of, for every model of it."""
+    lines = (Path(ap.__file__).parent / "tasks" / "needles.jsonl").read_text().splitlines(keepends=True)
+    items, walls = tmp_path / "items.jsonl", tmp_path / "walls.txt"
+    items.write_text("".join(lines[:2]))
+    walls.write_text("The old wall is made of stone and moss.\n\n" * 9)
+    choices = {"lengths": [700], "depths": [0.5], "filler": f"repeated:{walls}", "with_baselines": False}
+    options = TaskOptions("niah", choices, Form(), source=items)
+    lm = ap.load(model, progress=False)
+    specs, hashes = options.listed(lm.tokenizer).specs, options.hashes()
+    items.write_text(lines[2])
+    assert [spec.item for spec in options.listed(lm.tokenizer).specs] == [spec.item for spec in specs]
+    walls.write_text("The new wall is made of glass.\n\n" * 9)
+    texts = " ".join(document.text for document in specs[0].build(lm.tokenizer).prompt.documents)
+    assert "stone" in texts, "cells that were listed keep the text"
+    assert "glass" not in texts
+    assert options.hashes() == hashes != TaskOptions("niah", choices, Form(), source=items).hashes()
+    with pytest.raises(InputError, match=r"walls\.txt\) has changed since the command began"):
+        options.listed(lm.tokenizer)
+
+
+def test_a_filler_of_every_items_domain_is_described_by_all_of_them() -> None:
+    choices = {"lengths": [700], "depths": [0.5], "filler": "same_domain"}
+    (about,) = TaskOptions("niah", choices, Form(), only=("ferry", "museum")).fillers()
+    assert "a ferry company" in about["about"]
+    assert "a museum" in about["about"]
+
+
+def test_depths_that_are_one_place_are_noted(model: Path) -> None:
+    tokenizer = ap.load(model, progress=False).tokenizer
+    shortest = niah(read_items()[:1], lengths=[600], depths=[0])[0].make(tokenizer).prompt
+    n = replace(shortest, documents=shortest.documents[:1]).encode(tokenizer).n_tokens
+    choices = {"lengths": [n + 12, 900], "depths": [0, 0.1, 1]}
+    (note,) = TaskOptions("niah", choices, Form(), limit=1).listed(tokenizer).notes
+    assert note.startswith(f"at a length of {n + 12} the depths 0, 0.1")
+    assert TaskOptions("niah", {**choices, "lengths": [900]}, Form(), limit=1).listed(tokenizer).notes == ()
+
+
+def test_arrays_of_another_cell_are_refused(swept: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(swept, folder)
+    first, second = [path for path in sorted((folder / "arrays").iterdir()) if "position" in path.name][:2]
+    shutil.copy(first, second)
+    with pytest.raises(RunFileError, match=r"is not what its cell's line says: mass .*delete its cell's line"):
+        loaded(folder)
+
+
+def test_a_folder_is_named_by_a_text_too(swept: Path) -> None:
+    assert_same(TaskFolder.at(str(swept)).load(), loaded(swept))
+
+
+def test_a_config_of_an_endpoint_takes_nothing_of_a_loaded_model(tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    server = "models: []\nout: out\nendpoint: {base_url: 'http://127.0.0.1:9/v1', model: m}\n"
+    config.write_text(f"kind: needle_sweep\n{server}dtype: float16\n")
+    assert "dtype has no effect with endpoint" in refused(run("run", config))
+    config.write_text(f"kind: needle_sweep\n{server}positions: []\n")
+    assert "positions" in refused(run("run", config))
+
+
+def test_items_are_checked_before_weights_are_loaded(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(*arguments: Any, **options: Any) -> Any:
+        raise AssertionError("weights were loaded")
+
+    monkeypatch.setattr("attnprobe.models.load", load)
+    said = refused(run("needle", "-m", model, "--out", tmp_path / "out", "--n-documents", "40"))
+    assert "distractors, and 40 documents need 39" in said
+
+
+@pytest.mark.parametrize(("command", "kind"), [("needle", "needle_sweep"), ("filler", "filler_control")])
+def test_a_kind_is_explained_by_the_name_of_its_command(command: str, kind: str) -> None:
+    explained = done(run("run", "--explain", command)).stdout
+    assert explained == done(run("run", "--explain", kind)).stdout
+    assert f"kind: {kind}" in explained
+
+
+def test_a_pattern_of_an_item_is_scored(model: Path, tmp_path: Path) -> None:
+    line = json.loads((Path(ap.__file__).parent / "tasks" / "needles.jsonl").read_text().splitlines()[0])
+    items = tmp_path / "items.jsonl"
+    common = ("needle", "-m", model, "--items", items, "--n-documents", 2, "--positions", "0", "--no-baselines")
+    found = {}
+    for pattern in ("62", "62|(?s).*"):
+        items.write_text(json.dumps({**line, "pattern": pattern}))
+        out = tmp_path / str(len(found))
+        done(run(*common, "--max-new-tokens", 2, "--out", out))
+        (folder,) = out.iterdir()
+        (outcome,) = loaded(folder).outcomes
+        found[pattern] = outcome.facts["pattern"], outcome.strict
+        assert ",pattern," in (folder / "table.csv").read_text().splitlines()[0]
+    assert found == {"62": (0, 0), "62|(?s).*": (1, 0)}
+    for pattern, words in (("(", "is no regular expression"), ("sixty", 'pattern "sixty" does not find its answer')):
+        items.write_text(json.dumps({**line, "pattern": pattern}))
+        assert words in refused(run(*common, "--out", tmp_path / "none"))
 
 
 def test_no_model_and_no_endpoint(tmp_path: Path) -> None:

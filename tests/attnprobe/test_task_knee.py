@@ -118,6 +118,29 @@ def test_a_knee_is_rarely_put_too_far() -> None:
     assert np.mean(too_far) <= 0.05
 
 
+def test_depths_without_both_ends_have_no_position_knee_and_it_is_said() -> None:
+    log_odds = np.full((4, 5), 4.0)
+    log_odds[2:, 1:] = -1.0
+    outcomes = [one for one in matrix(np.random.default_rng(12), 40, log_odds) if one.condition["depth"] > 0.2]
+    knees = find_knees(outcomes)
+    assert knees.position is None
+    assert knees.length.length == 2000
+    assert "all depths count as the middle: the depths that were tested go from 0.25 to 1" in knees.length.warnings[0]
+
+
+def test_a_knee_compares_the_same_trials_of_an_item() -> None:
+    """Trials differ by far more than the lengths; half of the items lack the bad one at the longest."""
+    outcomes = [
+        Outcome(f"item {i}", t, {"length": length}, logprob=-1.0 - 9.0 * t - 0.01 * (i % 3))
+        for i in range(12)
+        for t in range(2)
+        for length in LENGTHS
+        if not (i < 6 and t == 1 and length == 8000)
+    ]
+    steps = find_knees(outcomes, "logprob", depth_axis=None).length.steps
+    assert [step.comparison.estimate for step in steps] == pytest.approx([0, 0, 0], abs=1e-12)
+
+
 def test_wrong_input_is_named() -> None:
     outcomes = matrix(np.random.default_rng(11), 6, np.full((4, 5), 2.0))
     bad: list[tuple[list[Outcome], dict[str, Any], str]] = [

@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from planted_models import additive_lm
 
 import attnprobe as ap
+from attnprobe.tasks.cell import TaskCell
 from attnprobe.tasks.filler_control import filler_control
 from attnprobe.tasks.items import read_items
 from attnprobe.tasks.measured import evidence_arrays, greedy_reply, measure_cell
@@ -106,6 +108,28 @@ def test_baselines_and_several_needles(make_lm: Any) -> None:
     assert outcome.advantage == pytest.approx(advantage.mean(), abs=1e-6)
 
 
+def test_a_mass_that_underflows_is_an_advantage_all_the_same() -> None:
+    lm = additive_lm(["gold", "a", "b", "c"], word_logits={"gold": -150.0})
+    documents = [ap.Document("a b"), ap.Document("gold gold"), ap.Document("c b")]
+    prompt = ap.Prompt(documents, "a?", template="plain", instruction=None)
+    cell = TaskCell("needle_sweep", "one", {"position": 1}, 0, prompt, "b c", ("b c",), (1,), None, {})
+    outcome, run = measure_cell(lm, cell, max_new_tokens=0)
+    assert np.exp(-150) < np.finfo(np.float32).smallest_subnormal
+    assert run.row_mass is not None
+    smallest = float(np.log(np.finfo(np.float32).smallest_subnormal))
+    others = np.log(run.row_mass[..., [run.document_spans[0], run.document_spans[2]]].sum(-1, dtype=np.float64) / 4)
+    assert outcome.advantage == pytest.approx(float((smallest - np.log(2) - others).mean()), abs=1e-6)
+
+
+def test_whether_the_length_was_hit_is_not_whether_the_reply_matches(make_lm: Any) -> None:
+    lm = make_lm("llama")
+    spec = next(s for s in niah(read_items()[:1], lengths=[450], depths=[0.5]) if "depth" in s.condition)
+    cell = spec.build(lm.tokenizer)
+    outcome, run = measure_cell(lm, cell, max_new_tokens=3)
+    assert outcome.facts["reply"] != cell.gold
+    assert (run.n_prompt, outcome.facts["length_hit"], outcome.facts["exact_match"]) == (450, True, 0)
+
+
 def test_filler_control_runs(make_lm: Any) -> None:
     lm = make_lm("llama")
     for spec in filler_control(read_items()[:1], lengths=[450], fillers=["repeated"]):
@@ -119,9 +143,11 @@ def test_a_reply_ends_where_generation_ends(make_lm: Any) -> None:
     encoded = cell.prompt.encode(lm.tokenizer)
     own = ap.measure(lm, cell.prompt, max_new_tokens=8)
     lm.model.generation_config.eos_token_id = own.answer_ids[3]
-    reply = greedy_reply(lm, encoded, 8, ap.PrefixCache())
+    reply, is_cut = greedy_reply(lm, encoded, 8, ap.PrefixCache())
     end = own.answer_ids.index(own.answer_ids[3])
     assert reply == lm.tokenizer.decode(own.answer_ids[:end], skip_special_tokens=True)
+    assert not is_cut
+    assert greedy_reply(lm, encoded, end, ap.PrefixCache())[1], "the limit comes before the end"
 
 
 def test_the_arrays_of_the_evidence_are_undefined_in_layers_that_do_not_see_it(make_lm: Any) -> None:

@@ -31,6 +31,13 @@ def run(*arguments: object) -> Result:
     return CliRunner().invoke(cli.app, [str(a) for a in arguments])
 
 
+def ended(text: str, reason: str) -> Answer:
+    """A reply that ended for a reason of its own."""
+    return said(
+        text, choices=[{"index": 0, "finish_reason": reason, "message": {"role": "assistant", "content": text}}]
+    )
+
+
 def reads_the_first_third(request: Asked, _: int) -> Answer:
     """Finds a needle in the first third of what it is sent, and makes one up otherwise; as a judge, is right."""
     if request.body["model"] == "judge":
@@ -142,7 +149,7 @@ def test_a_judge_reads_as_many_replies_of_each_item_and_is_asked_once(server: Ch
     assert found["agreement"]["estimate"] == 1.0
     assert found["disagreements"] == []
     printed = " ".join(results[0].stdout.split())
-    assert "Judge judge: agrees with the lenient rule on 100 % [61 %, 100 %] of 6 replies of 3 items." in printed
+    assert "agrees with the lenient rule on 100 % of 6 replies of 3 items (no interval: 3 items; an interval" in printed
 
 
 @pytest.mark.parametrize(
@@ -158,3 +165,43 @@ def test_what_a_server_cannot_be_asked(server: ChatServer, tmp_path: Path, more:
     assert result.exit_code == 2, result.output
     assert words in " ".join(result.stderr.split())
     assert not server.asked
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (said(""), "it is empty"),
+        (said(None), "it is empty"),
+        (ended("I cannot", "content_filter"), "the server filtered it"),
+    ],
+    ids=["empty", "null", "filtered"],
+)
+def test_a_reply_that_was_withheld_is_not_wrong(answer: Answer, why: str, tmp_path: Path) -> None:
+    with chat_server(lambda request, n: answer if n == 1 else ended("62 cars", "length")) as server:
+        command = ("needle", "--endpoint", server.base_url, "--endpoint-model", "m", "--out", tmp_path)
+        result = run(*command, "--only", "ferry", "--n-documents", "3")
+    assert result.exit_code == 0, result.output
+    assert f"1 reply of 5 not scored: {why} (1)" in " ".join(result.stderr.split())
+    data = observed(tmp_path)
+    scores = [outcome.lenient for outcome in data.outcomes]
+    assert sorted(scores, key=str) == [1, 1, 1, 1, None]
+    (withheld,) = (outcome for outcome in data.outcomes if outcome.lenient is None)
+    assert withheld.strict is None
+    assert withheld.facts["not_scored"] == why
+    assert {outcome.facts["reply_cut"] for outcome in data.outcomes if outcome.lenient} == {True}
+
+
+def test_results_are_there_when_the_judge_refuses(tmp_path: Path) -> None:
+    def answer(request: Asked, n: int) -> Answer:
+        return (
+            refused(400, "no judging today") if request.body["model"] == "judge" else reads_the_first_third(request, n)
+        )
+
+    with chat_server(answer) as server:
+        result = run("run", config(server, tmp_path))
+    assert result.exit_code == 2
+    said_ = " ".join(result.stderr.split())
+    assert "no judging today" in said_
+    assert f"the results without a judge are in {tmp_path / 'out' / 'm'}" in said_
+    assert json.loads((tmp_path / "out" / "m" / "summary.json").read_text())["sizes"]["cells"] == 3 * 6
+    assert (tmp_path / "out" / "m" / "table.csv").exists()

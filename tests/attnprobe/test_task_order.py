@@ -64,6 +64,14 @@ def test_costs_are_about_the_tokens_fed(task: str) -> None:
     assert all(abs(tokens - ratio * cost) < longest / 2 for cost, tokens in fed)
 
 
+@pytest.mark.parametrize("task", TASKS)
+def test_what_others_are_compared_with_is_done_first(task: str) -> None:
+    for hand in deal(ordered(TASKS[task], n_documents=5), 2):
+        conditions = [cell.work.condition for cell in hand]
+        first = ["baseline" in one or one.get("filler") == "none" for one in conditions]
+        assert first == sorted(first, reverse=True)
+
+
 GIVEN = st.lists(st.tuples(st.floats(1, 100), st.sampled_from([None, "a", "b", "c"])), min_size=1, max_size=30)
 
 

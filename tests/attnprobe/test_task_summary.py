@@ -16,11 +16,15 @@ from scipy import stats
 from task_data import HEADS, LAYERS, make_task
 
 from attnprobe.errors import InputError
+from attnprobe.ranks import RankCorrelation
 from attnprobe.report.link_figure import link_figure
-from attnprobe.tasks.attention_link import attention_link, in_context, state
-from attnprobe.tasks.baselines import baselines
+from attnprobe.tasks.accuracy import EndContrast
+from attnprobe.tasks.attention_link import AttentionLink, attention_link, in_context, state
+from attnprobe.tasks.baselines import baselines, item_means
 from attnprobe.tasks.filler_findings import FillerFindings, block_prices, filler_findings
 from attnprobe.tasks.held_out_heads import held_out_heads
+from attnprobe.tasks.knee import Knee
+from attnprobe.tasks.knee_text import knee_text
 from attnprobe.tasks.matrix_findings import MatrixFindings, matrix
 from attnprobe.tasks.outcome import Outcome
 from attnprobe.tasks.sweep_findings import SweepFindings, sweep_findings
@@ -28,6 +32,7 @@ from attnprobe.tasks.task_data import TASKS, TaskData
 from attnprobe.tasks.task_summary import TaskSummary, task_summary
 from attnprobe.tasks.task_tables import task_tables
 from attnprobe.tasks.task_text import task_lines
+from attnprobe.tasks.task_verdict import task_verdict
 
 
 @cache
@@ -172,12 +177,16 @@ def test_heads_judged_on_few_items_are_no_finding() -> None:
 
 def test_few_items_have_no_intervals_and_it_is_said() -> None:
     summary = summary_of(items=4, trials=1)
-    assert "With 4 items there are no intervals (5 are needed) and no tests (6)" in text_of(summary)
+    assert "With 4 items there are no intervals (5 are needed) and no sign-flip tests (6)" in text_of(summary)
     assert "It cannot be told" in summary.verdict.headline
     five = text_of(summary_of(items=5, trials=1))
-    assert "there can be no tests" in five
-    assert "no p below 0.03" in text_of(summary_of(items=6, trials=1))
-    assert "no p below 0.0001" in text_of(summary_of(items=20, trials=1))
+    assert "sign-flip tests are not made (6 are needed)" in five
+    assert "no tests" not in five
+    assert "not tested" in five
+    assert "nats, not tested" in five
+    assert "nats, not told apart" not in five
+    assert "sign-flip tests cannot give a p below 0.03" in text_of(summary_of(items=6, trials=1))
+    assert "sign-flip tests cannot give a p below 0.0001" in text_of(summary_of(items=20, trials=1))
 
 
 def test_a_task_beyond_the_model_gets_no_healthy_gap() -> None:
@@ -272,9 +281,20 @@ def test_matrices_hold_the_means_and_leave_items_without_a_cell_out() -> None:
     }
     assert logprob.values[1, 1] == pytest.approx(np.mean([one.logprob - own[one.item] for one in at]))
     short = [one for one in data.outcomes if not (one.item == "item 0" and one.condition == at[0].condition)]
-    less = matrix(short, "logprob")
-    assert less.n == 5
-    assert not np.isnan(less.values).any()
+    for metric in ("logprob", "strict"):
+        less = matrix(short, metric)
+        full = matrix([one for one in data.outcomes if one.item != "item 0"], metric)
+        assert less.n == full.n == 5
+        assert less.values == pytest.approx(full.values)
+    half = [
+        one
+        for one in data.outcomes
+        if not (one.item == "item 0" and one.trial == 1 and one.condition == at[0].condition)
+    ]
+    assert matrix(half, "strict").n == 6
+    assert matrix(half, "strict").note == (
+        "8 cells of the other items left out, as what they would be compared with is missing"
+    )
     with pytest.raises(InputError, match="no outcome has lenient"):
         matrix([replace(one, lenient=None) for one in data.outcomes], "lenient")
 
@@ -344,6 +364,8 @@ def test_a_control_without_a_kind_of_filler_says_what_is_missing() -> None:
     few = filler_findings([one for one in data.outcomes if one.condition.get("filler") != "repeated"])
     assert few.decompositions == {}
     assert few.notes == ("not taken apart, as there is no filler of the kind repeated",)
+    unfinished = filler_findings([one for one in data.outcomes if one.condition.get("filler") != "none"])
+    assert unfinished.notes[0].startswith("nothing is compared yet: the prompts without filler are not measured")
     renamed = {"prose": "file:a.txt", "repeated": "repeated:a.txt"}
     files = [
         replace(
@@ -412,3 +434,196 @@ def test_prices_stay_inside_what_was_tested() -> None:
     uneven = replace(curve, tokens=np.array([500.4, 999.6, 2000.2]))
     prices = block_prices(uneven)
     assert [(price.at, price.added) for price in prices] == [(501, 500), (1000, 500)]
+
+
+def test_baselines_average_what_all_conditions_have() -> None:
+    """An item that lacks the hardest place would look better than it is."""
+    value = {0: -1.0, 1: -5.0}
+    outcomes = [
+        Outcome(f"item {i}", t, {"position": k}, logprob=value[k]) for i in range(6) for t in range(2) for k in (0, 1)
+    ]
+    short = [
+        one for one in outcomes if not (one.item == "item 0" and one.trial == 1 and one.condition["position"] == 1)
+    ]
+    assert item_means(short, "logprob") == {f"item {i}": -3.0 for i in range(6)}
+    none = [one for one in outcomes if not (one.item == "item 0" and one.condition["position"] == 1)]
+    assert "item 0" not in item_means(none, "logprob")
+
+
+def test_a_loss_to_filler_pairs_the_same_trials() -> None:
+    level = {0: -1.0, 1: -9.0}  # trials differ by far more than filler costs
+    none = {"filler": "none", "placement": None, "length": None}
+    filled = {"filler": "prose", "placement": "after", "length": 500}
+    outcomes = [
+        Outcome(f"item {i}", t, condition, logprob=level[t] - (condition is filled))
+        for i in range(6)
+        for t in range(2)
+        for condition in (none, filled)
+        if not (i < 3 and t == 1 and condition is filled)
+    ]
+    assert filler_findings(outcomes).cells[1].loss["logprob"].estimate == pytest.approx(1.0)
+
+
+def test_heads_are_chosen_on_one_half_and_judged_on_the_other() -> None:
+    """Head 0 looks at the evidence in the first half alone, head 1 in the other alone."""
+    data = make_task(items=12)
+    kept = [place for place, outcome in enumerate(data.outcomes) if in_context(outcome)]
+    outcomes = [data.outcomes[place] for place in kept]
+    first = held_out_heads(outcomes, np.ones((len(kept), 1, 2)), (0,)).chosen_on  # the halves depend on the seed alone
+    is_first = np.array([outcome.item in first for outcome in outcomes])
+    advantage = np.where(is_first[:, None], [3.0, -3.0], [-3.0, 3.0])[:, None, :]
+    found = held_out_heads(outcomes, advantage, (0,), n_heads=1)
+    assert (found.chosen_on, found.heads) == (first, ((0, 0),))
+
+
+def test_the_headline_goes_by_the_interval_that_it_shows() -> None:
+    found = summary_of().link.overall.by_name["advantage"].correlation
+    low = replace(found.within_position, low=0.05, estimate=0.35, high=0.6)
+    link = with_headline(summary_of().link, replace(found, within_position=low, p_value=0.03))
+    assert link.at_one_condition == "together"
+    across = replace(low, low=-0.05)
+    assert with_headline(link, replace(found, within_position=across, p_value=0.07)).at_one_condition == "unclear"
+
+
+def with_headline(link: AttentionLink, correlation: RankCorrelation) -> AttentionLink:
+    one = replace(link.overall.by_name[link.predictor], correlation=correlation)
+    return replace(link, overall=replace(link.overall, by_name={**link.overall.by_name, link.predictor: one}))
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_perfect_link_is_found_without_an_interval(sign: int) -> None:
+    data = make_task(items=8)
+    change = {i: sign * 0.5 * t for i, t in enumerate(one.trial for one in data.outcomes)}
+    outcomes = tuple(
+        replace(one, logprob=-5.0 + change[i], advantage=None if one.advantage is None else float(one.trial))
+        for i, one in enumerate(data.outcomes)
+    )
+    summary = task_summary(replace(data, outcomes=outcomes))
+    correlation = summary.link.overall.by_name["advantage"].correlation
+    assert correlation.within_position.low is None
+    assert correlation.p_value == pytest.approx(2 / 2**8)
+    assert summary.verdict.headline.startswith("Yes: also" if sign > 0 else "No, the other way round")
+    assert "p is that of items' signs" in text_of(summary)
+
+
+def test_the_strongest_layer_may_be_negative_and_its_p_is_adjusted() -> None:
+    opposed = summary_of(link=-1.0, heads=tuple((1, head) for head in range(HEADS)))
+    note = next(table for table in task_tables(opposed) if table.caption.startswith("Attention and answer")).note
+    layer = opposed.link.layers.by_name["layer 1"]
+    assert f"is layer 1: {layer.correlation.within_position.estimate:.2f}, adjusted p" in note
+
+
+def test_the_longest_filler_is_the_one_of_most_tokens_whatever_the_order() -> None:
+    data = make_task("filler_control", items=6, trials=1)
+    turned = task_summary(changed(data, lambda one: one)).verdict.lines
+    backwards = replace(
+        data,
+        outcomes=data.outcomes[::-1],
+        needle_mass=data.needle_mass[::-1],
+        needle_advantage=data.needle_advantage[::-1],
+        document_mass=data.document_mass[::-1],
+    )
+    for lines in (turned, task_summary(backwards).verdict.lines):
+        assert sum("2000 tokens" in line for line in lines) == 2
+        assert not any("500 tokens" in line for line in lines)
+
+
+def test_the_audit_is_of_the_longest_prompts() -> None:
+    summary = summary_of("filler_control", items=6, trials=1)
+    audit = next(table for table in task_tables(summary) if table.caption == "Token audit")
+    assert {row[2:4] for row in audit.rows} == {("2,000", "1,920")}
+
+
+@pytest.mark.parametrize(
+    ("contrast", "said"),
+    [
+        ((0.5, 0.1, 0.9, 0.01), "higher"),
+        ((-0.5, -0.9, -0.1, 0.01), "lower"),
+        ((0.5, 0.1, 0.9, 0.2), "not told apart"),
+        ((0.5, -0.1, 0.9, 0.01), "not told apart"),
+        ((0.5, 0.1, 0.9, None), "not tested"),
+    ],
+)
+def test_an_end_is_higher_only_where_interval_and_test_say_so(
+    contrast: tuple[float, float, float, float | None], said: str
+) -> None:
+    estimate, low, high, p = contrast
+    summary = summary_of(items=6, trials=1)
+    mean = summary.findings.means["logprob"]
+    interval = replace(mean.head_minus_middle.interval, estimate=estimate, low=low, high=high)
+    changed_mean = replace(mean, head_minus_middle=EndContrast(interval, p))
+    findings = replace(summary.findings, means={"logprob": changed_mean})
+    line = task_verdict("needle_sweep", findings, None, summary.sizes).lines[0]
+    assert line.split("last less")[0].rstrip(", ").endswith(said)
+
+
+def test_chance_is_the_threshold_and_not_the_median() -> None:
+    summary = summary_of(items=8, trials=1)
+    table = next(table for table in task_tables(summary) if table.caption == "Context rot")
+    gap = summary.findings.accuracy["strict"].gap_max
+    assert gap.threshold > gap.null_median + 0.01
+    assert table.rows[0][3] == f"{100 * gap.threshold:.0f}"
+
+
+def test_knees_in_words_say_on_which_side_they_lie() -> None:
+    base = Knee("length", "strict", 0.9, None, None, None, None, (), 9, ())
+    assert knee_text(replace(base, censored="below", before=2000.0)).startswith("below 2,000 tokens")
+    assert knee_text(replace(base, censored="above", length=4000.0)).startswith("4,000 tokens or above")
+    between = replace(base, length=1000.0, before=2000.0, shown_to_fail=4000.0)
+    assert knee_text(between) == (
+        "from 1,000, which is shown to hold, to 2,000 tokens, which is not; shown to fail at 4,000 tokens"
+    )
+
+
+def test_what_is_odd_about_prompts_and_replies_reaches_the_reader() -> None:
+    def odd(outcome: Outcome) -> Outcome:
+        if outcome.item != "item 0" or outcome.condition.get("length") != 500:
+            return outcome
+        flagged = {"verdict": "flag", "findings": [{"kind": "date", "verdict": "flag", "count": 1, "texts": []}]}
+        facts = {
+            "length": 503,
+            "filler_check": flagged,
+            "filler_repeated_sentences": 4,
+            "server_tokens": 512,
+            "reply_cut": True,
+            "reply": " ",
+        }
+        return replace(outcome, facts={**outcome.facts, **facts})
+
+    summary = task_summary(changed(make_task("niah", items=6, trials=1), odd))
+    for said in (
+        "3 of 3 prompts miss the length asked for, by 3 tokens at most",
+        "the filler of 3 of 3 prompts could be taken for the task: date in 3",
+        "the filler of 3 of 3 prompts repeats sentences, 4 at most",
+        "other tokens than the tokenizer that lengths are of, in 3 of 3 prompts, by 12 at most",
+        "3 of 3 replies were cut off at the longest reply allowed",
+        "3 of 66 replies are blank",
+    ):
+        assert any(said in note for note in summary.notes), said
+        assert said in text_of(summary).replace("The filler", "the filler").replace("The server", "the server")
+    assert summary.to_dict()["notes"] == list(summary.notes)
+    few = task_summary(make_task("niah", items=4, trials=1))
+    assert any("length knee" in note and "4 items; an interval needs" in note for note in few.notes)
+    assert task_summary(make_task(items=6, trials=1)).notes == ()
+
+
+def test_statements_that_conflict_win_or_lose_and_none_is_right() -> None:
+    def conflicting(outcome: Outcome) -> Outcome:
+        if "depth" not in outcome.condition:
+            return outcome
+        margin = {0.0: 2.0, 0.5: 0.5, 1.0: -1.0}[outcome.condition["depth"]] + (outcome.item == "item 0")
+        facts = {**outcome.facts, "mode": "conflicting"}
+        return replace(outcome, foil_logprob=-40.0, logprob=-40.0 + margin, facts=facts)
+
+    summary = task_summary(changed(make_task("niah", items=8, trials=2), conflicting))
+    found = summary.findings.contests
+    assert [one.depth for one in found] == [0.0, 0.5, 1.0]
+    assert [one.wins.estimate for one in found] == [1.0, 1.0, 0.0]
+    assert [one.margin.estimate for one in found] == pytest.approx([2.125, 0.625, -0.875])
+    assert (summary.findings.knees, summary.findings.by_length) == ({}, {})
+    text = text_of(summary)
+    assert "Which of two statements wins" in text
+    assert "Two statements conflict; the gold one wins in 100 % of prompts at depth 0 (by +2.12" in text
+    for word in ("right answer is less probable", "replies are right", "answers worse", "knee ("):
+        assert word not in text
+    assert summary_of("niah", items=6, trials=1).findings.contests == ()

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from toy_tokenizers import metaspace
 from attnprobe.answer_text import holds_answer
 from attnprobe.errors import InputError
 from attnprobe.tasks.cell import TaskCell
+from attnprobe.tasks.cell_notes import needle_notes, trial_notes
 from attnprobe.tasks.items import NeedleItem, read_items
 from attnprobe.tasks.multi_doc import multi_doc
 from attnprobe.tasks.needle_sweep import needle_sweep
@@ -315,3 +317,34 @@ def test_where_no_evidence_is_marked_the_only_document_with_the_answer_is_taken(
     assert found.warnings == ("1 question marks no evidence; the only document that holds the answer was taken for it",)
     assert [line.split("question ")[1][:3] for line in found.refused] == ['"b"', '"c"']
     assert all("not exactly one of them holds the answer" in line for line in found.refused)
+
+
+def test_no_position_at_all_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path / "q.jsonl.gz", [record(n) for n in range(6)])
+    with pytest.raises(InputError, match="positions is empty"):
+        needle_sweep(ITEMS, 3, positions=[])
+    with pytest.raises(InputError, match="positions is empty"):
+        multi_doc(path, 3, positions=[])
+
+
+def test_a_question_that_stands_twice_in_a_file_is_noted(tmp_path: Path) -> None:
+    path = written(tmp_path / "q.jsonl.gz", [record(n) for n in (0, 1, 2, 1)])
+    (warning,) = (text for text in multi_doc(path, 2).warnings if "more than once" in text)
+    assert warning.startswith("1 question stands in the file more than once")
+
+
+def test_trials_without_anything_to_draw_are_noted() -> None:
+    item = replace(ITEMS[0], wordings=ITEMS[0].wordings[:1])
+    one = needle_sweep([item], 1, trials=3)
+    assert trial_notes(one) == (
+        f"1 item has fewer different prompts than trials, and equal ones tell nothing new: {item.id} (1 of 3)",
+    )
+    assert trial_notes(needle_sweep([ITEMS[0]], 1, trials=2)) == (), "two wordings are two prompts"
+    assert trial_notes(needle_sweep([item], 5, trials=3)) == ()
+
+
+def test_a_wording_without_its_answer_is_noted() -> None:
+    item = replace(ITEMS[0], wordings=(*ITEMS[0].wordings, "It takes a great many of them."))
+    assert needle_notes(ITEMS) == ()
+    place = len(ITEMS[0].wordings)
+    assert needle_notes([item]) == (f"no accepted answer stands in 1 wording: {item.id} ({place})",)

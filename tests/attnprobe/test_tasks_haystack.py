@@ -63,7 +63,7 @@ def test_lengths_are_exact_and_depths_are_true(name: str) -> None:
     assert len(cells) == 20
     for cell in cells.values():
         assert n_tokens(cell, tokenizer) == cell.condition["length"] == cell.facts["prompt_tokens"]
-        assert cell.facts["exact"] is True
+        assert cell.facts["length_hit"] is True
         documents = cell.prompt.documents
         (place,) = cell.needles
         assert documents[place].text == ITEMS[[item.id for item in ITEMS].index(cell.item)].wording(0)
@@ -71,7 +71,7 @@ def test_lengths_are_exact_and_depths_are_true(name: str) -> None:
         spans = {s.document: s.n_tokens for s in cell.prompt.encode(tokenizer).spans if s.kind == "document"}
         before = sum(count for number, count in spans.items() if number < place)
         total = sum(spans.values()) - spans[place]
-        assert cell.facts["depth"] == before / total
+        assert cell.facts["real_depth"] == before / total
         sentence = max(len(tokenizer(s)["input_ids"]) for part in documents for s in part.text.split(". "))
         assert abs(before - cell.condition["depth"] * total) <= sentence
         # Whole sentences before the needle, and a closed one at the end.
@@ -100,7 +100,7 @@ def test_any_length_depth_and_seed(name: str, kind: str, length: int, depth: flo
     frame = Frame((Placed(item.wording(seed), depth, "needle"),), item.question, Form())
     answers = (*item.answers, item.foil)
     found = in_filler(frame, filler_source(kind, item), length, tokenizer, seed=(seed,), answers=answers)
-    assert found.facts["exact"] is True
+    assert found.facts["length_hit"] is True
     assert found.prompt.encode(tokenizer).n_tokens == length
     assert found.prompt.documents[found.places[0]].text == item.wording(seed)
     again = in_filler(frame, filler_source(kind, item), length, tokenizer, seed=(seed,), answers=answers)
@@ -140,7 +140,7 @@ def test_lengths_below_the_shortest_prompt_are_refused_with_the_minimum() -> Non
     spec = niah(ITEMS[:1], lengths=[2000], depths=[0.5], with_baselines=False)[0]
     control = filler_control(ITEMS[:1], lengths=[2000], with_baselines=False)[0]
     shortest = control.build(tokenizer).facts["prompt_tokens"]
-    assert spec.build(tokenizer).facts["exact"] is True
+    assert spec.build(tokenizer).facts["length_hit"] is True
     for make in (niah, filler_control):
         options: dict[str, Any] = {"depths": [0.5]} if make is niah else {}
         short = make(ITEMS[:1], lengths=[shortest - 1], with_baselines=False, **options)[-1]
@@ -149,12 +149,12 @@ def test_lengths_below_the_shortest_prompt_are_refused_with_the_minimum() -> Non
         with pytest.raises(InputError, match="too short"):
             make(ITEMS[:1], lengths=[2000, shortest - 1], tokenizer=tokenizer, **options)
         bare = make(ITEMS[:1], lengths=[shortest], with_baselines=False, **options)[-1].build(tokenizer)
-        assert bare.facts["exact"] is True
+        assert bare.facts["length_hit"] is True
         assert bare.facts["filler_tokens"] == 0
         assert bare.facts["depths"] == [None]
         # No text has as few tokens as are missing here: said, and as close as it gets.
         close = make(ITEMS[:1], lengths=[shortest + 1], with_baselines=False, **options)[-1].build(tokenizer)
-        assert close.facts["exact"] is (close.facts["prompt_tokens"] == shortest + 1)
+        assert close.facts["length_hit"] is (close.facts["prompt_tokens"] == shortest + 1)
         assert abs(close.facts["prompt_tokens"] - shortest - 1) <= 3
 
 
@@ -166,7 +166,7 @@ def test_a_file_that_is_too_short_is_refused_unless_it_is_to_be_repeated(tmp_pat
     with pytest.raises(InputError, match=r"short.txt is too short: it fills a prompt of 900 tokens up to \d+; take"):
         filler_control(ITEMS[:1], fillers=[f"file:{file}"], **options)[-1].build(tokenizer)
     cell = filler_control(ITEMS[:1], fillers=[f"repeated:{file}"], **options)[-1].build(tokenizer)
-    assert cell.facts["exact"] is True
+    assert cell.facts["length_hit"] is True
     assert cell.facts["filler_sentences"] - cell.facts["filler_repeated_sentences"] == 2
 
 
@@ -227,6 +227,28 @@ def test_sentences_that_hold_the_answer_are_left_out_of_what_is_made_up(tmp_path
     file.write_text("The cliff is of slate and marl. " * 4 + "The gorge is of granite. ")
     with pytest.raises(InputError, match=r'filler_control/stone/.*holds the answer: "granite"'):
         filler_control([item], lengths=[600], fillers=[f"repeated:{file}"])[1].build(tokenizer)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ภาษาไทยไม่มีช่องว่างระหว่างคำ",
+        "moss grows on the old wall and nobody minds ",
+        "\U0001faa8\U0001f3d4\ufe0f",
+        "岩石很古老它们在山里",
+    ],
+    ids=["thai", "unpunctuated", "emoji", "chinese"],
+)
+def test_depths_hold_in_filler_without_ends_of_sentences(text: str, tmp_path: Path) -> None:
+    file, tokenizer = tmp_path / "text.txt", bytelevel()
+    file.write_text(text * 40)
+    for spec in niah(
+        ITEMS[:1], lengths=[900], depths=[0, 0.25, 0.5, 0.75, 1], filler=f"repeated:{file}", with_baselines=False
+    ):
+        cell = spec.build(tokenizer)
+        assert cell.facts["real_depth"] == pytest.approx(spec.condition["depth"], abs=0.08)
+        filler = "".join(document.text for n, document in enumerate(cell.prompt.documents) if n not in cell.needles)
+        assert filler.rstrip(".")[:200].replace("\n", "").startswith(text[:8])
 
 
 def test_strict_filler_refuses_the_form_of_the_answer(tmp_path: Path) -> None:

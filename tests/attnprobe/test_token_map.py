@@ -367,9 +367,9 @@ def test_names_that_utf_8_cannot_write_or_that_turn_text_around_are_made_harmles
     page = write_heatmap(run, tmp_path / "page.html").read_text(encoding="utf-8")
     (heading,) = re.findall("<h1>(.*)</h1>", page)
     (title,) = re.findall("<title>(.*)</title>", page)
-    assert title == "Attention on half \ufffd \ufffdgnp.exe"
-    assert heading.startswith(title)
-    assert heading.count("half \ufffd \ufffdgnp.exe") == 2
+    assert title == "Attention on half [U+D800] [U+202E]gnp.exe (answer)"
+    assert heading.startswith("Attention on half [U+D800] [U+202E]gnp.exe <small>")
+    assert heading.count("half [U+D800] [U+202E]gnp.exe") == 2
     (data,) = re.findall(r'<script type="application/json" id="token-map-data">(.*?)</script>', page, re.DOTALL)
     assert json.loads(data)["warnings"] == ["half \ufffd \u202egnp.exe"]
 

@@ -141,6 +141,7 @@ FEATURES: dict[str, Callable[[int, int], dict[str, Any]]] = {
     "window": lambda a, n: {"window": 65},
     "attention_chunks": lambda a, n: {"visible": visible_intervals(range(n - a, n), n, chunk=100)},
     "odd_intervals": lambda a, n: {"visible": hidden_and_odd(a, n)},
+    "odd_intervals_int64": lambda a, n: {"visible": hidden_and_odd(a, n).long()},
     "softcap": lambda a, n: {"softcap": 3.0},
     "bias": lambda a, n: {"key_bias": draw((1, 1, n), 3, torch.float32)},
     "bias_by_head": lambda a, n: {"key_bias": draw((1, N_Q_HEADS, n), 3, torch.float32)},
@@ -233,24 +234,55 @@ def test_keys_further_apart_than_int32() -> None:
     check_all(draw((1, N_Q_HEADS, 17, head_dim), 1), k, pieces(n_keys))
 
 
+OWN_BLOCKS = [[0, 3, 3, 17], [5, 9]]
+"""Edges of blocks of 17 rows, for two samples."""
+
+
+def test_blocks_of_each_samples_own() -> None:
+    q, k = qk(17, 517, 64, samples=2)
+    sinks = draw((2 * N_Q_HEADS,), 4, torch.float32)[::2]
+    wanted, found = (
+        prefill_map(q, k, pieces(517), edges=OWN_BLOCKS, sinks=sinks, backend=backend)
+        for backend in ("naive", "triton")
+    )
+    assert_masses(found, wanted, q.dtype)
+    assert float(found[1, :, 1:].abs().max()) == 0  # blocks that the second sample does not have
+    poison()
+    assert torch.equal(found, prefill_map(q, k, pieces(517), edges=OWN_BLOCKS, sinks=sinks, backend="triton"))
+
+
+def test_a_total_over_the_keys_alone_takes_the_sinks() -> None:
+    q, k = qk(70, 517, 64)
+    sinks = draw((2 * N_Q_HEADS,), 4, torch.float32)[::2]
+    total = torch.logsumexp(span_lse(q, k, pieces(517), backend="naive"), -1).float()
+    wanted = column_mass(q, k, total, sinks=sinks, backend="naive")
+    assert_masses(column_mass(q, k, total, sinks=sinks, backend="triton"), wanted, q.dtype)
+
+
 def test_auto_takes_triton() -> None:
     q, k = qk(17, 517, 64)
     segments = pieces(517)
     assert torch.equal(span_lse(q, k, segments), span_lse(q, k, segments, backend="triton"))
 
 
-def test_nothing_waits_for_the_device() -> None:
-    q, k = qk(17, 517, 64)
-    segments, visible = pieces(517), hidden_and_odd(17, 517)
-    calls: list[Callable[[], torch.Tensor]] = [
+def calls_of_a_layer() -> list[Callable[[], Any]]:
+    """Every operation, with arguments that another implementation would have to copy first."""
+    q, k = qk(17, 517, 64, samples=2)
+    segments, visible = pieces(517), hidden_and_odd(17, 517).long().expand(2, 17, 2)
+    sinks = draw((2 * N_Q_HEADS,), 4, torch.float32)[::2]
+    total = torch.logsumexp(span_lse(q, k, segments, backend="triton"), -1)
+    return [
         lambda: span_lse(q, k, segments, backend="triton"),
         lambda: span_lse(q, k, segments, visible=visible, backend="triton"),
-        lambda: span_top(q, k, segments, backend="triton").lse,
+        lambda: span_top(q, k, segments, backend="triton"),
+        lambda: column_mass(q, k, total, sinks=sinks, backend="triton"),
         lambda: prefill_map(q, k, segments, block=5, backend="triton"),
+        lambda: prefill_map(q, k, segments, edges=OWN_BLOCKS, sinks=sinks, backend="triton"),
     ]
-    total = torch.logsumexp(calls[0](), -1)
-    calls.append(lambda: column_mass(q, k, total, backend="triton"))
-    for call in calls:
+
+
+def test_nothing_waits_for_the_device() -> None:
+    for call in calls_of_a_layer():
         call()  # tables of a prompt are uploaded in its first layer
         torch.cuda.set_sync_debug_mode("error")
         try:
@@ -269,16 +301,9 @@ def test_launches_of_a_layer(monkeypatch: pytest.MonkeyPatch) -> None:
         launches.append(self)
         return original(self, *args, **kwargs)
 
-    q, k = qk(17, 517, 64)
-    segments = pieces(517)
+    calls = calls_of_a_layer()
     monkeypatch.setattr(JITFunction, "run", run)
-    total = torch.logsumexp(span_lse(q, k, segments, backend="triton"), -1)
-    assert len(launches) in (1, 2)
-    for call in (
-        lambda: span_top(q, k, segments, backend="triton"),
-        lambda: column_mass(q, k, total, backend="triton"),
-        lambda: prefill_map(q, k, segments, block=5, backend="triton"),
-    ):
+    for call in calls:
         launches.clear()
         call()
         assert len(launches) in (1, 2)

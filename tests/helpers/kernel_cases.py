@@ -128,7 +128,9 @@ def feature_table(n_samples: int, n_q_heads: int, n_rows: int, n_keys: int, seed
         "bias_shared": {"key_bias": draw((n_samples, 1, n_keys), seed)},
         "bias_heads": {"key_bias": draw((n_samples, n_q_heads, n_keys), seed + 1)},
         "alibi": {"alibi_slopes": torch.linspace(0.01, 0.5, n_q_heads, device=DEVICE)},
+        "slopes with a stride": {"alibi_slopes": (draw((2 * n_q_heads,), seed + 3).abs() / 4)[::2]},
         "sinks": {"sinks": draw((n_q_heads,), seed + 2)},
+        "sinks with a stride": {"sinks": draw((2 * n_q_heads,), seed + 4)[::2]},
         "pads": {"visible": padded.astype(np.int32)},
         "intervals": {"visible": np.stack([lo, hi], -1).astype(np.int32)},
         "intervals_on_device": {"visible": torch.from_numpy(np.stack([lo, hi], -1)).to(DEVICE)},
@@ -160,6 +162,22 @@ def compare_random(backend: str, data: st.DataObject, largest: int) -> None:
     for name in names:
         features |= table[name]
     compare_all(backend, q, k, segments, block=data.draw(st.sampled_from([1, 4, 32])), **features)
+
+
+def torch_operations(call):
+    """Names of what torch runs in a call."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    names = []
+
+    class Listing(TorchDispatchMode):
+        def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+            names.append(str(operation))
+            return operation(*args, **(kwargs or {}))
+
+    with Listing():
+        call()
+    return names
 
 
 def count_products(monkeypatch, call):

@@ -28,6 +28,7 @@ def make_study(
     distance = rng.dirichlet(np.ones(len(edges)), (*shape, n_heads)).astype(np.float32)[..., :-1]
     arrays = {
         "mass.raw": mass,
+        "mass.trimmed": changes.get("mass.raw", mass),  # no token is heavier than the others
         "budget": budget,
         "tokens": rng.integers(5, 9, (*shape[:2], n_documents)).astype(np.float32),
         "distance": distance,

@@ -1,18 +1,19 @@
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 
+from attnprobe_kernels.backends import interpreted
+
 
 @pytest.fixture
 def triton_ready() -> Iterator[None]:
     """Skip without Triton; mend the interpreter of Triton 3.6, which new numpy versions break."""
     triton = pytest.importorskip("triton")
-    if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
+    if not torch.cuda.is_available() and not interpreted():
         pytest.skip("no GPU, and TRITON_INTERPRET is not set")
     from triton.runtime import interpreter
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from kernel_cases import DEVICE, cut_evenly, draw, queries_and_keys
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from attnprobe_kernels import Segments, column_mass, prefill_map, span_lse
-from attnprobe_kernels.backends import MAX_SOFTCAP, choose, interpreted, triton_refusal
+from attnprobe_kernels.backends import MAX_SOFTCAP, choose, import_fault, interpreted, triton_refusal
 from attnprobe_kernels.rows import check_blocks, check_devices, check_rows, check_segments, check_tensors
 
 ONE = cut_evenly(20, 1)
@@ -30,8 +31,14 @@ ONE = cut_evenly(20, 1)
         ({"q_start": -1}, "rows -1 to 2 are outside the 20 keys"),
         ({"q_start": 18}, "rows 18 to 21 are outside the 20 keys"),
         ({"visible": np.zeros((1, 3, 2), np.int32), "window": 3}, "visible replaces q_start and window"),
-        ({"visible": np.full((1, 3, 2), 21, np.int32)}, "visible has columns outside 0 to 20"),
-        ({"visible": np.array([[[0, 4], [5, 2], [0, 1]]], np.int32)}, "visible has an interval that ends before"),
+        (
+            {"visible": np.array([[[0, 4], [0, 21], [0, 1]]], np.int32)},
+            r"visible has columns outside 0 to 20: row 1 of sample 0 has \[0, 21\]",
+        ),
+        (
+            {"visible": np.array([[[0, 4], [5, 2], [0, 1]]], np.int32)},
+            r"visible has an interval that ends before it starts: row 1 of sample 0 has \[5, 2\]",
+        ),
         ({"visible": torch.zeros((1, 3, 2))}, "visible must hold integers"),
         ({"visible": np.zeros((1, 3, 2))}, "visible must hold integers, got float64"),
         ({"visible": np.zeros((1, 3, 2), bool)}, "visible must hold integers, got bool"),
@@ -50,6 +57,51 @@ def test_values_that_are_refused(features, message):
     q, k = queries_and_keys(n_keys=20)
     with pytest.raises(ValueError, match=message):
         span_lse(q, k, ONE, **features)
+
+
+@pytest.mark.parametrize(
+    ("features", "message"),
+    [
+        ({"q_start": 2.5}, "q_start must be a whole number, got 2.5"),
+        ({"q_start": 2.0}, "q_start must be a whole number, got 2.0"),
+        ({"q_start": 10**20}, "rows 1000.* are outside the 20 keys"),
+        ({"window": 2.5}, "window must be a whole number, got 2.5"),
+        ({"window": True}, "window must be a whole number, got True"),
+        ({"window": "3"}, "window must be a whole number, got '3'"),
+        ({"window": float("nan")}, "window must be a whole number, got nan"),
+        ({"window": torch.ones(2)}, "window must be a whole number, got tensor"),
+        ({"scale": "x"}, "scale must be a number, got 'x'"),
+        ({"scale": 1j}, "scale must be a number, got 1j"),
+        ({"scale": torch.ones(2)}, "scale must be a number, got tensor"),
+        ({"softcap": "x"}, "softcap must be a number, got 'x'"),
+        ({"sinks": torch.ones(4, dtype=torch.bool)}, "sinks must hold floats, got torch.bool"),
+        ({"sinks": torch.ones(4, dtype=torch.int32)}, "sinks must hold floats, got torch.int32"),
+        ({"alibi_slopes": torch.ones(4, dtype=torch.complex64)}, "alibi_slopes must hold floats, got torch.complex64"),
+    ],
+)
+def test_numbers_of_another_kind_are_refused(features, message):
+    q, k = queries_and_keys(n_keys=20)
+    on_device = {name: x.to(DEVICE) if isinstance(x, torch.Tensor) else x for name, x in features.items()}
+    with pytest.raises(ValueError, match=message):
+        check_rows(q, k, **on_device)
+
+
+def test_numbers_of_any_whole_kind_are_taken():
+    q, k = queries_and_keys(n_keys=20)
+    wanted = check_rows(q, k, q_start=4, window=3).visible
+    assert np.array_equal(check_rows(q, k, q_start=np.int64(4), window=np.int32(3)).visible, wanted)
+    assert np.array_equal(check_rows(q, k, window=10**20).visible, check_rows(q, k).visible)
+
+
+@pytest.mark.parametrize("name", ["q", "k"])
+def test_tensors_that_are_not_dense_are_refused(name):
+    q, k = queries_and_keys(n_keys=20)
+    given = {"q": q, "k": k}
+    with pytest.raises(ValueError, match=f"{name} is a sparse_coo tensor; give a dense one"):
+        check_rows(**(given | {name: given[name].to_sparse()}))
+    nested = torch.nested.nested_tensor([torch.ones(2, 3, 64)], layout=torch.jagged)
+    with pytest.raises(ValueError, match=f"{name} is a nested tensor; give a dense one"):
+        check_rows(**(given | {name: nested}))
 
 
 def test_shapes_that_do_not_fit():
@@ -258,24 +310,24 @@ import warnings
 import torch
 
 from attnprobe_kernels import Segments, span_lse
-from attnprobe_kernels.backends import choose
-from attnprobe_kernels.rows import check_rows
 
 
 class OnGpu(torch.Tensor):
     is_cuda = True
 
 
-on_gpu = torch.empty(1, 1, 3, 16).as_subclass(OnGpu)
+on_gpu, segments = torch.ones(1, 1, 3, 16).as_subclass(OnGpu), Segments.from_bounds([(0, 3)], 3)
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
+    try:
+        span_lse(on_gpu, on_gpu, segments, backend="triton")
+    except ValueError as error:
+        print(error)
+    print(len(caught), "warnings")
     for _ in range(3):
-        print(choose("auto", check_rows(on_gpu, on_gpu)).__name__)
-print(*(warning.message for warning in caught), sep="\\n")
-try:
-    span_lse(torch.ones(1, 1, 3, 16), torch.ones(1, 1, 3, 16), Segments.from_bounds([(0, 3)], 3), backend="triton")
-except ValueError as error:
-    print(error)
+        print(tuple(span_lse(on_gpu, on_gpu, segments).shape))
+for warning in caught:
+    print(warning.filename, warning.message)
 """
 
 
@@ -292,10 +344,36 @@ def test_a_broken_triton_is_told_once_and_done_without(tmp_path):
     )
     fault = "OSError: libtriton.so: no such file"
     assert done.stdout.splitlines() == [
-        *["attnprobe_kernels.chunked"] * 3,
-        f'the Triton kernels cannot be used, and "auto" takes "chunked": {fault}',
         f'backend "triton" needs the package triton, which cannot be used here: {fault}; use "chunked" or "auto"',
+        "0 warnings",
+        *["(1, 1, 3, 1)"] * 3,
+        f'<string> the Triton kernels cannot be used, and "auto" takes "chunked": {fault}',
     ], done.stderr
+
+
+def test_a_module_in_the_place_of_triton_counts_as_none(monkeypatch):
+    import_fault.cache_clear()
+    monkeypatch.setitem(sys.modules, "triton", types.ModuleType("triton"))
+    try:
+        refusal = triton_refusal(check_rows(torch.ones(1, 1, 3, 16), torch.ones(1, 1, 3, 16)))
+    finally:
+        import_fault.cache_clear()
+    assert refusal == "needs the package triton, which is not installed"
+
+
+@pytest.mark.skipif(DEVICE == "cuda", reason="runs the interpreter")
+@pytest.mark.usefixtures("triton_ready")
+def test_a_launch_that_fails_names_the_way_round_it(monkeypatch):
+    from triton.runtime.interpreter import InterpretedFunction
+
+    def run(*args, **kwargs):
+        raise RuntimeError("Failed to find C compiler. Please specify via CC environment variable.")
+
+    monkeypatch.setattr(InterpretedFunction, "run", run)
+    q, k = queries_and_keys(n_keys=20)
+    message = 'cannot be compiled or launched on cpu; use backend="chunked" .RuntimeError: Failed to find C compiler'
+    with pytest.raises(RuntimeError, match=message):
+        span_lse(q, k, ONE, backend="triton")
 
 
 def test_triton_that_is_not_installed(monkeypatch):
@@ -386,17 +464,17 @@ def test_tables_and_tensors_of_another_type_are_named() -> None:
     args = check_rows(torch.zeros(1, 1, 2, 16), torch.zeros(1, 1, 5, 16))
     with pytest.raises(ValueError, match=r"segments holds \(0, 2\); give Segments"):
         check_segments(args, [(0, 2), (2, 5)])  # type: ignore[list-item]
-    for given, kind in ((None, "None"), (3, "a int")):
+    for given, kind in ((None, "None"), (3, "of type int")):
         with pytest.raises(ValueError, match=rf"segments is {kind}; give Segments .*, or one a sample"):
             check_segments(args, given)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="key_bias is a ndarray; give a torch tensor"):
+    with pytest.raises(ValueError, match="key_bias is of type ndarray; give a torch tensor"):
         check_devices(torch.zeros(1), key_bias=np.zeros(3))  # type: ignore[arg-type]
     for name in ("alibi_slopes", "mask", "sinks"):
-        with pytest.raises(ValueError, match=f"{name} is a list; give a torch tensor"):
+        with pytest.raises(ValueError, match=f"{name} is of type list; give a torch tensor"):
             check_rows(args.q, args.k, **{name: [1.0]})
-    with pytest.raises(ValueError, match=r"visible is a list; give integers .* as a torch tensor or numpy array"):
+    with pytest.raises(ValueError, match=r"visible is of type list; give integers .* as a torch tensor or numpy array"):
         check_rows(args.q, args.k, visible=[[[0, 5], [0, 5]]])  # type: ignore[arg-type]
-    for given, kind in ((None, "None"), ([[1.0]], "a list")):
+    for given, kind in ((None, "None"), ([[1.0]], "of type list")):
         with pytest.raises(ValueError, match=f"q is {kind}; give a torch tensor"):
             check_rows(given, args.k)
         with pytest.raises(ValueError, match=f"k is {kind}; give a torch tensor"):

@@ -471,6 +471,7 @@ def test_dry_run_of_everything(tmp_path: Path) -> None:
     stages = json.loads(path.read_text())["stages"]
     assert {name: stage["status"] for name, stage in stages.items()} == {"tests": 0, "kernels": 0, "llama-tiny": 0}
     assert set(stages["tests"]["results"][0]["tests"].values()) == {"skipped"}
+    assert [line for line in done.stdout.splitlines() if "written to" in line] == [f"written to {path}"]
     assert len(stages["kernels"]["results"][0]["kernels"]) == len(QUICK_CASES)
     assert stages["llama-tiny"]["results"][0]["runs"][0]["same_tokens"]
 
@@ -491,3 +492,9 @@ def test_skipped_tests_are_not_counted_as_run() -> None:
     results = [{"tests": {"a": "passed", "b": "skipped", "c": "skipped"}}]
     lines = gpu_check.report({"tests": {"status": 0, "seconds": 6.0, "results": results}})
     assert lines == ["tests: ok, 6 s, 1 of 3 tests run, 0 failed, 2 skipped"]
+
+
+def test_a_stage_of_which_nothing_ran_is_not_called_well() -> None:
+    results = [{"tests": {"a": "skipped", "b": "skipped"}}]
+    lines = gpu_check.report({"tests": {"status": 0, "seconds": 6.0, "results": results}})
+    assert lines == ["tests: NONE RUN, 6 s, 0 of 2 tests run, 0 failed, 2 skipped"]

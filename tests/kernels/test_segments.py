@@ -34,6 +34,32 @@ def test_anything_but_a_cover_is_refused(bounds, n_keys, message):
         Segments.from_bounds(bounds, n_keys=n_keys)
 
 
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: Segments.from_bounds([(0, 1.7), (1.7, 4)], 4),
+            r"bounds must be a list of ranges .* in integers, got \[",
+        ),
+        (lambda: Segments.from_bounds([0, 4], 4), r"bounds must be a list of ranges .*, got \[0, 4\]"),
+        (lambda: Segments.from_bounds([(0, 4)], 4.0), "n_keys must be a whole number, got 4.0"),
+        (lambda: Segments.from_spans([[(0, 5)], [(5, 3)]], 5), r"span 1: segment \(5, 3\) ends before it starts"),
+        (lambda: Segments.from_spans([[(0, 5)]], 10, hidden=(5, 10)), r"hidden must be a list of ranges .*\(5, 10\)"),
+        (lambda: Segments.from_spans([(0, 5)], 5), r"span 0 must be a list of ranges .*, got \(0, 5\)"),
+        (lambda: Segments((0,), (4,), (0,), 4, 1.5), "n_spans must be a whole number, got 1.5"),
+        (lambda: Segments((0,), (4.0,), (0,), 4, 1), "every one of stops must be a whole number, got 4.0"),
+    ],
+)
+def test_ranges_that_are_no_ranges_are_named(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_spans_may_come_one_by_one():
+    spans = [[(0, 2), (6, 8)], [(2, 6)]]
+    assert Segments.from_spans(iter(spans), 8) == Segments.from_spans(spans, 8)
+
+
 def test_an_owner_that_does_not_exist_is_refused():
     with pytest.raises(ValueError, match=r"segment \(0, 4\) has owner 2; there are 2 spans"):
         Segments((0,), (4,), (2,), 4, 2)

@@ -5,7 +5,8 @@ import pytest
 import torch
 from kernel_cases import DEVICE, cut_evenly, draw, feature_table, queries_and_keys
 
-from attnprobe_kernels import column_mass, span_lse
+from attnprobe_kernels import column_mass, naive, span_lse
+from attnprobe_kernels.rows import check_rows
 
 pytestmark = [
     pytest.mark.usefixtures("triton_ready", "poisoned"),
@@ -14,10 +15,11 @@ pytestmark = [
 
 
 def compare(q, k, **features):
+    """The total is over the keys alone; sinks are added by the operation itself."""
+    sinks = features.pop("sinks", None)
     total = torch.logsumexp(span_lse(q, k, cut_evenly(k.shape[2], 1), backend="naive", **features), dim=-1).float()
-    features.pop("sinks", None)
-    got = column_mass(q, k, total, backend="triton", **features)
-    expected = column_mass(q, k, total, backend="naive", **features)
+    got = column_mass(q, k, total, sinks=sinks, backend="triton", **features)
+    expected = column_mass(q, k, total, sinks=sinks, backend="naive", **features)
     assert got.dtype == torch.float32
     assert got.shape == expected.shape
     assert (got - expected).abs().max() <= 1e-5
@@ -103,3 +105,15 @@ def test_a_total_is_taken_as_it_lies_in_memory(monkeypatch, dtype):
         patch.setattr(torch.Tensor, "contiguous", refuse)
         got = column_mass(q, k, cut, backend="triton")
     assert (got - column_mass(q, k, total, backend="naive")).abs().max() <= 1e-6
+
+
+@pytest.mark.parametrize("backend", ["chunked", "triton"])
+@pytest.mark.parametrize("spread", [3.0, 12.0, 30.0])
+def test_large_logits_are_as_exact_as_float32_holds_them(backend, spread):
+    q, k = spread * draw((1, 4, 20, 64), 1), spread * draw((1, 2, 300, 64), 2)
+    lse = span_lse(q, k, cut_evenly(300, 1), backend="naive")[..., 0]
+    largest = naive.logits(check_rows(q, k)).nan_to_num(neginf=0.0).abs().max().item()
+    found = column_mass(q, k, lse.float(), backend=backend)
+    wanted = column_mass(q, k, lse, backend="naive")
+    assert largest > 10 * spread
+    assert (found - wanted).abs().max() <= 1e-5 + largest * 2**-23

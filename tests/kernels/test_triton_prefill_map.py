@@ -141,3 +141,39 @@ def test_tiles_of_rows_that_see_nothing_are_skipped(monkeypatch):
     padded[:, :128] = 0
     assert products(torch.zeros_like(causal)) == 0
     assert products(padded) < products(causal)
+
+
+def test_rows_of_no_block_take_no_part(monkeypatch):
+    q, k = torch.randn(1, 1, 256, 16), torch.randn(1, 1, 256, 16)
+
+    def products(edges):
+        return count_products(
+            monkeypatch, lambda: prefill_map(q, k, cut_evenly(256, 4), edges=[edges], backend="triton")
+        )
+
+    whole = products([0, 256])
+    assert products([0, 0]) == products([100, 100, 100]) == 0
+    assert 0 < products([0, 1]) < whole / 20
+    assert 0 < products([248, 256]) < whole / 4  # one tile of rows in several, which sees most of the keys
+
+
+@pytest.mark.parametrize("backend", ["naive", "chunked", "triton"])
+@pytest.mark.parametrize("sink", [float("nan"), float("inf")])
+def test_a_block_of_no_rows_has_no_mass_whatever_the_sink(backend, sink):
+    q, k = queries_and_keys(heads=(1, 1), n_rows=4, n_keys=40, head_dim=16)
+    sinks = torch.full((1,), sink, device=q.device)
+    blocks = prefill_map(q, k, cut_evenly(40, 2), edges=[[0, 0, 2, 2]], sinks=sinks, backend=backend)
+    assert (blocks[:, :, [0, 2]] == 0).all()
+    assert torch.isnan(blocks[:, :, 1, -1]).all()
+
+
+def test_few_builds_whatever_the_blocks(monkeypatch):
+    from triton.runtime.interpreter import InterpretedFunction
+
+    builds = set()
+    monkeypatch.setattr(InterpretedFunction, "run", lambda self, *a, **k: builds.add(k.get("BR")))
+    for n_rows in (5, 64, 100, 127, 130):
+        q, k = queries_and_keys(heads=(1, 1), n_rows=n_rows, n_keys=130, head_dim=16, dtype=torch.float16)
+        for size in (1, 3, 16, 17, 40, 64, 100):
+            prefill_map(q, k, cut_evenly(130, 2), block=size, backend="triton")
+    assert builds - {None} == {16, 64}

@@ -39,6 +39,26 @@ def test_no_window_and_no_chunk_of_no_token(name, length):
         visible_intervals([3], 5, **{name: length})
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"window": 2.5}, "window must be a whole number, got 2.5"),
+        ({"chunk": 2.5}, "chunk must be a whole number, got 2.5"),
+        ({"offset": 0.5}, "offset must be a whole number, got 0.5"),
+        ({"pads": [0.5]}, "pads must hold integers, got float64"),
+        ({"rows": [1.5]}, "rows must hold integers, got float64"),
+    ],
+)
+def test_no_fraction_is_cut_off(given, message):
+    with pytest.raises(ValueError, match=message):
+        visible_intervals(**({"rows": [3], "n_columns": 5} | given))
+
+
+def test_no_rows_and_windows_beyond_everything():
+    assert visible_intervals([], 5).shape == (1, 0, 2)
+    assert visible_intervals([3], 5, window=10**20, chunk=10**20).tolist() == [[[0, 4]]]
+
+
 @given(
     n_slots=st.integers(1, 24),
     pad=st.integers(0, 8),

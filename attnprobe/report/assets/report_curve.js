@@ -42,17 +42,44 @@ AttnprobeReport.curve = (() => {
       }));
   }
 
-  function drawCurve() {
-    controls.head.disabled = controls.layer.value === ALL;
+  const has = (view, norm, layer = ALL, head = ALL) => drawn.some((series) =>
+    curveOf(series, view, norm, layer, head)?.values.some((value) => value !== null));
+
+  // Only what there is can be chosen: each choice leaves the later ones what it has.
+  function offer() {
+    const norms = [...controls.norm.options].map((option) => option.value);
+    const keep = (select, isThere) => {
+      for (const option of select.options) option.disabled = !isThere(option.value);
+      if (!select.selectedOptions[0]?.disabled) return;
+      const other = [...select.options].find((option) => !option.disabled);
+      if (other) select.value = other.value;
+    };
+    keep(controls.view, (view) => norms.some((norm) => has(view, norm)));
+    const view = controls.view.value;
+    keep(controls.norm, (norm) => has(view, norm));
+    const norm = controls.norm.value;
+    keep(controls.layer, (layer) => has(view, norm, layer));
+    const layer = controls.layer.value;
+    keep(controls.head, (head) => has(view, norm, layer, head));
+    controls.head.disabled = layer === ALL;
     if (controls.head.disabled) controls.head.value = ALL;
+  }
+
+  // What is said of series: once where it is the same for all of them, else each with its name.
+  function said(notes) {
+    const texts = new Set(notes.map(([, text]) => text));
+    return texts.size > 1 ? notes.map(([name, text]) => `${name}: ${text}`) : [...texts];
+  }
+
+  function drawCurve() {
+    offer();
     const [norm, view] = [controls.norm.value, controls.view.value];
     const [layer, head] = [controls.layer.value, controls.head.value];
     const relative = Boolean(controls.axis) && controls.axis.value === "relative";
     const look = looks();
     const traces = [];
     const missing = [];
-    const notes = [];
-    const sinks = [];
+    const notes = [], bands = [], sinks = [];
     drawn.forEach((series, place) => {
       const curve = curveOf(series, view, norm, layer, head);
       if (!curve) return missing.push(series.name);
@@ -63,10 +90,12 @@ AttnprobeReport.curve = (() => {
       const { head: first, tail: last } = series.curves[view][norm];
       const minus = norm === "advantage" ? " - " : "/";
       if (layer === ALL) notes.push(`${prefix}head${minus}middle ${first}, tail${minus}middle ${last}`);
-      if (view === "raw") sinks.push(series.sinks);
-      if (curve.low) notes.push(layer === ALL ? "band: 95 %, all positions at once" : "band: 95 %, each position alone");
+      if (view === "raw") sinks.push([series.name, series.sinks]);
+      const band = layer === ALL ? "band: 95 %, all positions at once" : "band: 95 %, each position alone";
+      bands.push([series.name, curve.low ? band : "no band"]);
     });
     if (layer !== ALL) notes.unshift(`layer ${layer}, ${head === ALL ? "mean over its heads" : `head ${head}`}`);
+    if (bands.some(([, text]) => text !== "no band")) notes.push(...said(bands));
     if (missing.length) notes.push(`not there in this choice: ${missing.join(", ")}`);
     const most = Math.max(...drawn.map((series) => series.documents.length));
     const layout = {
@@ -75,8 +104,11 @@ AttnprobeReport.curve = (() => {
       yaxis: valueAxis(look, norm, view),
       hovermode: "closest",
     };
-    byId("curve-caption").textContent = [`${[...new Set(notes)].join("; ")}.`, ...new Set(sinks)].join(" ");
-    return draw("curve-plot", traces, layout);
+    const isEmpty = !has(view, norm, layer, head);
+    byId("curve-plot").hidden = isEmpty;
+    byId("curve-caption").textContent = isEmpty ? "No row sees any of the documents, so there is no curve."
+      : [`${notes.join("; ")}.`, ...said(sinks)].join(" ");
+    return isEmpty ? null : draw("curve-plot", traces, layout);
   }
 
   return { start, draw: drawCurve };

@@ -97,7 +97,8 @@ AttnprobeReport.explorer = (() => {
       ygap: 1,
       ...scale,
     };
-    trace.colorbar = { ...scale.colorbar, thickness: 12, outlinewidth: 0, tickfont: { color: look.ink }, len: 0.95 };
+    const title = { text: QUANTITIES.find(([key]) => key === quantity)[1], side: "right", font: { size: 12 } };
+    trace.colorbar = { ...scale.colorbar, title, thickness: 12, outlinewidth: 0, tickfont: { color: look.ink }, len: 0.95 };
     const n = series.layers.length;
     const every = Math.max(1, Math.ceil(n / 12));
     const ticks = series.layers.map((_, place) => place).filter((place) => place % every === 0);

@@ -24,6 +24,8 @@ AttnprobeReport.plots = (() => {
     return `rgba(${at(1)},${at(3)},${at(5)},${alpha})`;
   }
 
+  const ABOVE = 34; // pixels of height for the buttons
+
   function looks() {
     const ink = printing ? "#000000" : css("--ink");
     const grid = printing ? "#dddddd" : css("--line");
@@ -36,7 +38,7 @@ AttnprobeReport.plots = (() => {
         plot_bgcolor: "rgba(0,0,0,0)",
         font: { family: css("--text-font"), size: 13, color: ink },
         hoverlabel: { bgcolor: css("--panel"), bordercolor: grid, font: { color: css("--ink"), family: css("--text-font") } },
-        margin: { l: 10, r: 10, t: 12, b: 10 },
+        margin: { l: 10, r: 10, t: ABOVE, b: 10 },
         legend: { orientation: "h", x: 0, yanchor: "top", traceorder: "normal", font: { size: 12 } },
         dragmode: false,
         modebar: { bgcolor: "rgba(0,0,0,0)", color: css("--quiet"), activecolor: ink },
@@ -65,7 +67,7 @@ AttnprobeReport.plots = (() => {
     const named = traces.filter((trace) => trace.type !== "heatmap" && trace.showlegend !== false);
     const entry = 50 + 7 * Math.max(...named.map((trace) => trace.name.length), 0);
     const lines = Math.ceil(named.length / Math.max(1, Math.floor(width / entry)));
-    const height = 12 + INSIDE + BELOW + 20 * lines;
+    const height = ABOVE + INSIDE + BELOW + 20 * lines;
     place.style.height = `${height}px`;
     const size = printing ? { width, height, autosize: false } : { autosize: true };
     const legend = { ...layout.legend, y: -BELOW / INSIDE };
@@ -148,7 +150,7 @@ AttnprobeReport.plots = (() => {
 
   function positionAxis(look, most, relative) {
     const title = relative ? "relative position (0 = first, 1 = last)" : "position of the document (0 = first)";
-    const ticks = relative ? {} : most <= 25 ? { dtick: 1 } : {};
+    const ticks = relative ? {} : most === 1 ? { range: [-0.5, 0.5], dtick: 1 } : most <= 25 ? { dtick: 1 } : {};
     return { ...look.axis, ...ticks, title: { text: title, standoff: 8 }, showgrid: false, zeroline: false };
   }
 
@@ -157,8 +159,8 @@ AttnprobeReport.plots = (() => {
     const ratio = norm === "advantage" ? "advantage less the null's (nats)" : `${norm.replace("_", " ")} / the null's`;
     const title = view === "calibrated" ? ratio : names[norm] || "advantage (nats)";
     const format = isPart(norm, view) ? { tickformat: norm === "mass" ? ".1%" : ".0%" } : {};
-    // A geometric interval of a share may pass 1, where nothing is to be seen.
-    const clip = isPart(norm, view) ? { autorangeoptions: { clipmax: 1 } } : {};
+    // A geometric interval of a share may pass 1, where nothing is to be seen; a point at 1 is seen whole.
+    const clip = isPart(norm, view) ? { autorangeoptions: { clipmax: 1.04 } } : {};
     const from = norm === "advantage" ? {} : { rangemode: "tozero", ...clip };
     return { ...look.axis, ...format, ...from, title: { text: title, standoff: 8 }, zeroline: norm === "advantage" };
   }

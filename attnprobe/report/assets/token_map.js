@@ -1,7 +1,7 @@
 "use strict";
 // Controls of a token map: what is shown, its colour scale, search, keyboard and tooltip.
 AttnprobeTokenMap.mount = (() => {
-  const { shown, element, lay } = AttnprobeTokenMap.text;
+  const { shown, isCut, searchable, element, lay } = AttnprobeTokenMap.text;
   const { percent, rowText, statusText, spanParts, tipLines, helpDialog } = AttnprobeTokenMap.words;
   const DECADES = 3; // of the logarithmic scale, down from its largest value
   const MOST_HITS = 20000;
@@ -19,6 +19,7 @@ AttnprobeTokenMap.mount = (() => {
     let cursor = -1;
     let column = null; // where moves up and down aim at, pixels from the left
     let hits = [], hit = -1;
+    let searched = null; // the text that is searched, made when it first is
     const isHit = new Uint8Array(model.nCells);
 
     // --- elements
@@ -64,7 +65,7 @@ AttnprobeTokenMap.mount = (() => {
         element("label", { class: "tm-check" }, all, " include sink and scaffold in the colour scale"),
         element("span", { class: "tm-group" }, search, step("previous hit", "↑", () => goToHit(-1)),
           step("next hit", "↓", () => goToHit(1)), hitCount)));
-    const helpButton = step("keys and numbers explained", "?", () => help.showModal());
+    const helpButton = step("keys and numbers explained", "?", () => showHelp());
     const controls = element("div", { class: "tm-bar", role: "group", "aria-label": "what is shown" },
       element("div", { class: "tm-controls" },
         element("span", { class: "tm-group" }, source, layer, head, element("span", { class: "tm-label" }, "layer"),
@@ -208,6 +209,7 @@ AttnprobeTokenMap.mount = (() => {
       tooltip.replaceChildren(element("bdi", { class: "tm-tip-title" }, title),
         ...rest.map((line) => element("div", {}, line)));
       tooltip.hidden = false;
+      tooltip.style.left = "0"; // where it is as wide as its text
       const target = text.live.get(cell);
       if (!target) return;
       const box = target.getClientRects()[0] ?? target.getBoundingClientRect();
@@ -220,6 +222,11 @@ AttnprobeTokenMap.mount = (() => {
     function hideTooltip() {
       tooltip.hidden = true;
       tipCell = -1;
+    }
+
+    function showHelp() {
+      help.showModal();
+      help.scrollTop = 0; // not at the button at its end, which gets the focus
     }
 
     // --- moving
@@ -301,16 +308,19 @@ AttnprobeTokenMap.mount = (() => {
       isHit.fill(0);
       hits = [];
       hit = -1;
-      const wanted = search.value;
+      const wanted = shown(search.value).normalize("NFC");
       if (wanted) {
         const pattern = new RegExp(wanted.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"), "giu");
+        searched ??= searchable(payload.text);
         let cell = 0;
-        for (const match of payload.text.matchAll(pattern)) {
+        for (const match of searched.text.matchAll(pattern)) {
           if (hits.length === MOST_HITS) break;
-          while (cell < model.nCells - 1 && model.cellStop(cell) <= match.index) cell++;
+          const from = searched.start(match.index), to = searched.stop(match.index + match[0].length);
+          while (cell < model.nCells - 1 && model.cellStop(cell) <= from) cell++;
+          if (isCut(model.cellStart(cell), model.cellStop(cell)) && hits.at(-1) === cell) continue;
           hits.push(cell);
-          for (let c = cell; c < model.nCells && model.cellStart(c) < match.index + match[0].length; c++) {
-            if (model.cellStop(c) > match.index) isHit[c] = 1;
+          for (let c = cell; c < model.nCells && model.cellStart(c) < to; c++) {
+            if (model.cellStop(c) > from) isHit[c] = 1;
           }
         }
       }
@@ -356,6 +366,9 @@ AttnprobeTokenMap.mount = (() => {
       if (cell >= 0) showTooltip(cell);
     });
     pane.addEventListener("pointerleave", hideTooltip);
+    // A finger does not leave.
+    document.addEventListener("pointerdown", (event) => { if (cellOfEvent(event) < 0) hideTooltip(); }, { signal });
+    for (const one of [moreControls, heaviest.element]) one.addEventListener("toggle", hideTooltip);
     pane.addEventListener("click", (event) => {
       const cell = cellOfEvent(event);
       if (cell < 0) return;
@@ -376,7 +389,7 @@ AttnprobeTokenMap.mount = (() => {
       ",": () => moveRow(-1),
       ".": () => moveRow(1),
       "/": () => { moreControls.open = true; search.focus(); search.select(); },
-      "?": () => help.showModal(),
+      "?": showHelp,
       h: heaviest.focus,
       Enter: () => { if (cursor >= 0) pickRow(cursor); },
       Escape: () => { hideTooltip(); },

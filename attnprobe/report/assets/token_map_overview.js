@@ -67,8 +67,8 @@ AttnprobeTokenMap.overview = (() => {
 
     function markOnScreen() {
       const box = scroller.getBoundingClientRect();
-      const from = tokenAtHeight(Math.max(box.top, 0));
-      const to = tokenAtHeight(Math.min(box.bottom, window.innerHeight));
+      const from = tokenAtHeight(box.top);
+      const to = tokenAtHeight(box.bottom);
       onScreen.style.left = `${(100 * from) / model.nTokens}%`;
       onScreen.style.width = `${(100 * (to - from)) / model.nTokens}%`;
     }

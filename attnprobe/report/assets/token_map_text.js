@@ -29,6 +29,60 @@ AttnprobeTokenMap.text = (() => {
     });
   }
 
+  // Of a token that is longer than a page of text, the middle is left out.
+  const MOST_SHOWN = 1000;
+  const isCut = (from, to) => to - from > MOST_SHOWN;
+  const isSecondHalf = (text, at) => text.charCodeAt(at) >= 0xdc00 && text.charCodeAt(at) <= 0xdfff;
+
+  // Characters [from, to) of one token as they may be put into the page.
+  function shownToken(text, from, to) {
+    if (!isCut(from, to)) return shown(text, from, to);
+    let first = from + MOST_SHOWN / 2, last = to - MOST_SHOWN / 2;
+    if (isSecondHalf(text, first)) first++;
+    if (isSecondHalf(text, last)) last++;
+    return `${shown(text, from, first)} […${(last - first).toLocaleString("en")} characters…] ${shown(text, last, to)}`;
+  }
+
+  // What showing or composing may change: all but plain letters, and letters with marks.
+  const CHANGEABLE = /\P{M}\p{M}+|[\u1100-\u11ff]+|[^\x20-\x7e\n\t]/gu;
+
+  // A text as it is shown and with its letters and marks composed, for searching; `start` and `stop` give the offset
+  // in the text itself of where a match begins and ends.
+  function searchable(text) {
+    const parts = [], edits = []; // of each edit: its range in what is searched, and in the text
+    let done = 0, length = 0;
+    for (const match of text.matchAll(CHANGEABLE)) {
+      const from = match.index, to = from + match[0].length;
+      const made = shown(text, from, to).normalize("NFC");
+      if (made === match[0]) continue;
+      parts.push(text.slice(done, from), made);
+      length += from - done;
+      edits.push([length, length + made.length, from, to]);
+      length += made.length;
+      done = to;
+    }
+    parts.push(text.slice(done));
+    // The last edit that begins before an offset, or at it where `orAt`.
+    function editBefore(at, orAt) {
+      let low = 0, high = edits.length;
+      while (low < high) {
+        const middle = (low + high) >> 1;
+        if (edits[middle][0] < at || (orAt && edits[middle][0] === at)) low = middle + 1;
+        else high = middle;
+      }
+      return edits[low - 1] ?? [0, 0, 0, 0];
+    }
+    function start(at) {
+      const [, end, from, to] = editBefore(at, true);
+      return at < end ? from : to + at - end;
+    }
+    function stop(at) {
+      const [, end, , to] = editBefore(at, false);
+      return to + Math.max(0, at - end);
+    }
+    return { text: parts.join(""), start, stop };
+  }
+
   function element(tag, attributes = {}, ...children) {
     const made = document.createElement(tag);
     for (const [name, value] of Object.entries(attributes)) {
@@ -50,7 +104,14 @@ AttnprobeTokenMap.text = (() => {
 
     const plain = (s) => {
       const from = s === 0 ? 0 : model.starts[sentences[s]];
-      return shown(payload.text, from, model.cellEnd(cellOf[sentences[s + 1] - 1]));
+      const first = cellOf[sentences[s]], last = cellOf[sentences[s + 1] - 1], end = model.cellEnd(last);
+      if (!isCut(from, end)) return shown(payload.text, from, end);
+      const parts = [shown(payload.text, from, model.cellStart(first))];
+      for (let cell = first; cell <= last; cell++) {
+        const stop = model.cellStop(cell);
+        parts.push(shownToken(payload.text, model.cellStart(cell), stop), shown(payload.text, stop, model.cellEnd(cell)));
+      }
+      return parts.join("");
     };
 
     payload.blocks.forEach(([spanIndex, first, last], blockIndex) => {
@@ -109,7 +170,7 @@ AttnprobeTokenMap.text = (() => {
           if (begin > start) made.push(shown(payload.text, start, begin));
           const token = element("span", { class: classOf(cell) });
           token.dataset.cell = cell;
-          if (stop > begin) token.textContent = shown(payload.text, begin, stop);
+          if (stop > begin) token.textContent = shownToken(payload.text, begin, stop);
           else token.textContent = `⟨id ${payload.ids_without_text[cells[cell]]}⟩`;
           live.set(cell, token);
           made.push(token);
@@ -179,5 +240,5 @@ AttnprobeTokenMap.text = (() => {
     return model.kindNames.get(span.part);
   }
 
-  return { shown, element, lay, blockName };
+  return { shown, isCut, searchable, element, lay, blockName };
 })();
