@@ -25,7 +25,7 @@ from attnprobe.report.style import save_figure
 from attnprobe.run import Run
 from attnprobe.run_folder import RUNS, finished_runs
 from attnprobe.summary import Group
-from attnprobe.summary_text import budget_lines, curve_lines, ratio_line
+from attnprobe.summary_text import budget_lines, curve_lines, ratio_line, residual_line
 from attnprobe.terminal import fit, percent, say, work_bar, wrapped
 
 if TYPE_CHECKING:
@@ -218,7 +218,8 @@ def demo_lines(result: DemoResult, model: str, unicode: bool = True) -> list[str
         *curve_lines(curve, unicode=unicode, extra=("with answer", [percent(share) for share in result.gold_shares])),
         "",
         *wrapped(ratio_line(curve)),
-        *budget_lines(mean.budget, mean.residual),
+        *budget_lines(mean.budget),
+        residual_line(mean.residual),
         "",
         *wrapped(
             f"{HEATMAP} shows the first rotation with the model's own answer; curve and report have the forced one."

@@ -13,6 +13,7 @@ from attnprobe.flatness import Flatness, end_state
 from attnprobe.study import Study
 from attnprobe.study_curve import AVERAGING, StudyCurve
 from attnprobe.study_findings import PanelRow, robustness
+from attnprobe.summary_text import budget_lines
 from attnprobe.terminal import WIDTH, bars, count, decimal, fit, percent, table, wrapped
 
 _STAR = "even*"
@@ -53,7 +54,7 @@ def study_lines(study: Study, model: str | None = None, unicode: bool = True) ->
         *_fit_lines(study, model, curve),
         *_distance_lines(study, model),
         *_concentration_lines(study, model, curve),
-        *_budget_lines(study.budget(model)),
+        *budget_lines(study.budget(model)),
         *_own_lines(study, model),
         *_incomplete_lines(study, model),
     ]
@@ -252,11 +253,6 @@ def _prediction(fit: StudyFit) -> str:
     return {"model": "better than flat on new questions", "flat": "worse than flat on new questions"}.get(
         fit.predicts_better, "not told from flat on new questions"
     )
-
-
-def _budget_lines(budget: dict[str, float]) -> list[str]:
-    parts = [f"{kind} {percent(value)}" for kind, value in budget.items() if value > 0]
-    return wrapped("budget: " + ", ".join(parts), indent="  ")
 
 
 def _own_lines(study: Study, model: str | None) -> list[str]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from attnprobe.curve import Curve
+from attnprobe.spans import KIND_NAMES
 from attnprobe.summary import Group, PromptResult
 from attnprobe.terminal import WIDTH, bars, count, decimal, fit, percent, table, wrapped
 
@@ -42,7 +43,11 @@ def group_lines(group: Group, unicode: bool = True) -> list[str]:
     documents = count(group.n_documents, "document")
     prompts = count(group.n_prompts, "prompt")
     if group.curve is None:
-        return [f"{prompts} without documents, so without a curve", *budget_lines(group.budget, group.residual)]
+        return [
+            f"{prompts} without documents, so without a curve",
+            *budget_lines(group.budget),
+            residual_line(group.residual),
+        ]
     mean = ", mean over prompts" if group.n_prompts > 1 else ""
     heading = f"{documents}, {prompts}: {_NORMS[group.curve.norm]}{mean}"
     numbers = tuple(map(str, range(group.n_documents)))
@@ -52,7 +57,8 @@ def group_lines(group: Group, unicode: bool = True) -> list[str]:
         *wrapped(heading),
         *curve_lines(group.curve, names, counts, unicode),
         *wrapped(ratio_line(group.curve)),
-        *budget_lines(group.budget, group.residual),
+        *budget_lines(group.budget),
+        residual_line(group.residual),
     ]
 
 
@@ -138,13 +144,15 @@ def ratio_line(curve: Curve) -> str:
     return f"{text}   (middle: position{'s' if len(curve.middle) > 1 else ''} {positions})"
 
 
-def budget_lines(budget: dict[str, float], residual: float) -> list[str]:
-    """Where all attention goes, by kind of span, and the largest residual."""
-    parts = [f"{kind} {percent(value)}" for kind, value in budget.items() if value > 0]
-    return [
-        *wrapped("budget: " + ", ".join(parts), indent="  "),
-        f"residual: {residual:.1e} nats at most, between the spans' total and an independent one",
-    ]
+def budget_lines(budget: Mapping[str, float]) -> list[str]:
+    """Where all attention goes, by kind of span, in the words of the pages."""
+    parts = [f"{KIND_NAMES[kind]} {percent(value)}" for kind, value in budget.items() if value > 0]
+    return wrapped("budget: " + ", ".join(parts), indent="  ")
+
+
+def residual_line(residual: float) -> str:
+    """The largest residual of the check that every measurement makes."""
+    return f"residual: {residual:.1e} nats at most, between the spans' total and an independent one"
 
 
 def prompt_lines(results: Sequence[PromptResult]) -> list[str]:
@@ -155,7 +163,7 @@ def prompt_lines(results: Sequence[PromptResult]) -> list[str]:
             f"{result.n_prompt:,}",
             decimal(None if result.curve is None else _end(result.curve, head=True)),
             decimal(None if result.curve is None else _end(result.curve, head=False)),
-            percent(result.budget["sink"] + result.budget["learned_sink"]),
+            percent(sum(value for kind, value in result.budget.items() if kind.endswith("sink"))),
             " ".join(result.answer.split()),
         )
         for result in results[:_MOST_PROMPTS]
@@ -163,7 +171,7 @@ def prompt_lines(results: Sequence[PromptResult]) -> list[str]:
     ends = ("head/mid", "tail/mid")
     if results[0].curve is not None and results[0].curve.norm == "advantage":
         ends = ("head-mid", "tail-mid")
-    header = ("prompt", "tokens", *ends, "sink", "answer")
+    header = ("prompt", "tokens", *ends, "sinks", "answer")
     lines = table(header, rows, (False, True, True, True, True, False))
     if len(results) > len(rows):
         lines.append(f"... {count(len(results) - len(rows), 'prompt')} more in curve.csv and runs/")

@@ -11,6 +11,7 @@ import numpy as np
 from attnprobe.curve import Layers, choose_heads
 from attnprobe.errors import InputError
 from attnprobe.norms import selected_rows
+from attnprobe.report.curve_figures import SHARE
 from attnprobe.report.drawn import Source, about_layers, about_runs, about_sinks, facts_of
 from attnprobe.report.figure_axes import LINE, document_labels
 from attnprobe.report.figure_text import token_label
@@ -20,7 +21,6 @@ from attnprobe.report.shares import Shares, shares_of
 from attnprobe.report.style import Width, say_around, styled
 from attnprobe.run import Run
 
-_SHARE = "share of the documents' mass (%)"
 _MOST_PANELS = 20
 _HEIGHTS = (1.3, 6.0)  # inches of the map with a row for each token, at least and at most
 
@@ -50,7 +50,7 @@ def layer_figure(source: Source, *, width: Width = "column") -> Any:
     n_documents = values.shape[-1]
     even = 100 / n_documents
     rows, columns = _documents(shares.documents, n_documents, width), Axis("layer", shares.model_layers)
-    figure, _ = grid_figure(values.T, rows, columns, _SHARE, width, mark=even)
+    figure, _ = grid_figure(values.T, rows, columns, SHARE, width, mark=even)
     say_around(figure, "Documents by layer", _note(shares, values, even))
     return figure
 
@@ -91,14 +91,14 @@ def head_figure(source: Source, *, layers: Layers = None, width: Width = "column
     note = f"{_note(shares, values, even)} {_ends(values)}"
     if len(numbers) == 1:
         axis = _documents(shares.documents, n_documents, width)
-        figure, _ = grid_figure(values[0].T, axis, heads, _SHARE, width, mark=even)
+        figure, _ = grid_figure(values[0].T, axis, heads, SHARE, width, mark=even)
         say_around(figure, f"Documents by head, layer {numbers[0]}", note)
         return figure
     starts = range(0, n_documents, size)
     panels = np.moveaxis(np.add.reduceat(values, starts, axis=2), 2, 0)  # [panel, layer, head]
     titles = [f"{first}" if size == 1 else f"{first}–{min(first + size, n_documents) - 1}" for first in starts]
     names = document_labels(shares.documents, n_documents, NAME_ROOM[width]) if size == 1 else None
-    figure = panel_figure(panels, titles, names, Axis("layer", numbers), heads, _SHARE, width, mark=even)
+    figure = panel_figure(panels, titles, names, Axis("layer", numbers), heads, SHARE, width, mark=even)
     what = "document" if shares.documents is not None else "position of the document"
     each = f"Each map: one {what}, 0 = first." if size == 1 else f"Each map: the sum over {size} documents, 0 = first."
     say_around(figure, "Documents by layer and head", f"{each} {note}")

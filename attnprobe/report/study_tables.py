@@ -62,7 +62,7 @@ def decomposition_table(study: Study) -> Table:
     named = [("position", parts.position), ("content", parts.content)]
     if parts.interaction is not None:
         named.append(("position and content together", parts.interaction))
-    named.append(("rest", parts.residual))
+    named.append(("residual", parts.residual))
     return Table(
         "What the differences within a prompt come from",
         ("source", "part of the variance (omega squared)"),

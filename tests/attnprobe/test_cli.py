@@ -109,7 +109,7 @@ def test_measure_writes_runs_and_prints_the_curve(model: str, prompts: str, tmp_
     middle = mean[list(middle_positions(4))].mean()
     assert f"head/middle {mean[0] / middle:.2f}   tail/middle {mean[3] / middle:.2f}" in result.stdout
     sink = np.mean([r.budget()["sink"] for r in runs])
-    assert f"budget: sink {100 * sink:.1f} %" in result.stdout
+    assert f"budget: first token {100 * sink:.1f} %" in result.stdout
     assert f"residual: {max(r.residual for r in runs):.1e} nats" in result.stdout
     assert "measured 3 prompts in" in result.stderr
 

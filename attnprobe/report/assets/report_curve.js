@@ -83,8 +83,9 @@ AttnprobeReport.curve = (() => {
     drawn.forEach((series, place) => {
       const curve = curveOf(series, view, norm, layer, head);
       if (!curve) return missing.push(series.name);
-      if (drawn.length === 1 && layer === ALL && view === "raw") traces.push(...memberTraces(series, norm, view));
-      const name = drawn.length > 1 ? series.name : "curve";
+      const members = drawn.length === 1 && layer === ALL && view === "raw" ? memberTraces(series, norm, view) : [];
+      traces.push(...members);
+      const name = drawn.length > 1 ? series.name : members.length ? "mean" : "curve";
       traces.push(...curveTraces(series, place, { norm, view, curve, relative, name, look }));
       const prefix = drawn.length > 1 ? `${series.name}: ` : "";
       const { head: first, tail: last } = series.curves[view][norm];

@@ -155,7 +155,7 @@ AttnprobeReport.plots = (() => {
   }
 
   function valueAxis(look, norm, view) {
-    const names = { share: "share of documents' attention", log_share: "share per head", mass: "mass", density: "density" };
+    const names = { share: "share of the documents' attention", log_share: "share per head", mass: "mass", density: "density" };
     const ratio = norm === "advantage" ? "advantage less the null's (nats)" : `${norm.replace("_", " ")} / the null's`;
     const title = view === "calibrated" ? ratio : names[norm] || "advantage (nats)";
     const format = isPart(norm, view) ? { tickformat: norm === "mass" ? ".1%" : ".0%" } : {};

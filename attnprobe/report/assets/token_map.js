@@ -68,9 +68,11 @@ AttnprobeTokenMap.mount = (() => {
     const helpButton = step("keys and numbers explained", "?", () => showHelp());
     const controls = element("div", { class: "tm-bar", role: "group", "aria-label": "what is shown" },
       element("div", { class: "tm-controls" },
-        element("span", { class: "tm-group" }, source, layer, head, element("span", { class: "tm-label" }, "layer"),
+        element("span", { class: "tm-group" }, source, layer, head),
+        element("span", { class: "tm-group" }, element("span", { class: "tm-label" }, "layer"),
           step("previous layer", "‹", () => moveLayer(-1)), step("next layer", "›", () => moveLayer(1))),
-        element("span", { class: "tm-group" }, row, element("span", { class: "tm-label" }, "token"),
+        element("span", { class: "tm-group" }, row),
+        element("span", { class: "tm-group" }, element("span", { class: "tm-label" }, "answer token"),
           step("previous answer token", "‹", () => moveRow(-1)), step("next answer token", "›", () => moveRow(1))),
         helpButton),
       moreControls, legend);

@@ -269,7 +269,10 @@ globalThis.AttnprobeTokenMap = (() => {
         mass[t] = top[i];
         listed.add(t);
       });
-      const high = (t) => (listed.has(t) ? mass[t] : top[spanOf[t]] ?? 0);
+      // Any other token has at most what the heaviest one leaves of its span; both are known but for their rounding.
+      const off = payload.relative_error;
+      const rest = (span) => Math.min(top[span], Math.max(0, spanMass[span] * (1 + off) - top[span] * (1 - off)));
+      const high = (t) => (listed.has(t) ? mass[t] : spanOf[t] < nSpans ? rest(spanOf[t]) : 0);
       const even = visible && spanSums(evenMass(view.layer, view.layer + 1, view.row));
       return { kind: "tops", mass, high, listed, spanMass, spanDensity: even && spanMass.map((m, i) => m / even[i]) };
     }

@@ -18,7 +18,7 @@ AttnprobeTokenMap.words = (() => {
   const percent = (value) => {
     if (value === 0) return "0 %";
     if (value < 1e-6) return `${(100 * value).toExponential(1)} %`;
-    return `${value < 0.01 ? Number((100 * value).toPrecision(2)) : (100 * value).toFixed(1)} %`;
+    return `${value < 0.01 ? (100 * value).toPrecision(2) : (100 * value).toFixed(1)} %`;
   };
 
   // A text's beginning on one line, with white space to be seen.
