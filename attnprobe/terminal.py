@@ -20,7 +20,7 @@ WIDTH = 80
 PROGRESS_AFTER = 2.0  # seconds; shorter work shows no bar
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]+")
-_BEFORE_UNIT = re.compile(r"(?<=\d) (?=%|(?:[kMGT]?B|GFLOP/s|GB/s|s|min|h|nats)\b)")
+_UNBROKEN = re.compile(r"(?<=\d) (?=%|(?:[kMGT]?B|GFLOP/s|GB/s|s|min|h|nats)\b)|(?<=\bp) (?=[=<] )|(?<=\bp [=<]) ")
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 Advance = Callable[[float, str], None]
@@ -153,9 +153,9 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[
 def wrapped(text: str, width: int = WIDTH, indent: str = "") -> list[str]:
     """A paragraph in lines of at most ``width`` characters, the second and later ones indented.
 
-    Long words are not broken, and a unit stays with its number.
+    Long words are not broken, and a unit stays with its number, a p value in one piece.
     """
-    joined = _BEFORE_UNIT.sub("\u00a0", text)
+    joined = _UNBROKEN.sub("\u00a0", text)
     wrapper = textwrap.TextWrapper(width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
     return [line.replace("\u00a0", " ") for line in wrapper.wrap(joined)] or [""]
 

@@ -15,7 +15,8 @@ from attnprobe.terminal import count
 
 Facts = tuple[tuple[str, str], ...]
 
-_ROWS = {"predicting": "those that predict the answer's tokens", "answer": "the answer's own tokens"}
+QUERY_ROWS = {"predicting": "those that predict the answer's tokens", "answer": "the answer's own tokens"}
+"""The rows that are measured, by their name."""
 _LONGEST = 300
 _NUMBER = re.compile(r"(\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?)( [a-z]+)?")
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d")
@@ -28,7 +29,7 @@ def run_facts(run: Run) -> Facts:
         ("tokens of the answer", f"{len(run.answer_ids):,}"),
         ("documents", str(len(run.documents))),
         ("layers, heads", f"{run.mass.shape[0]}, {run.mass.shape[1]}"),
-        ("query rows", _ROWS[run.rows] + ("" if run.row_mass is not None else " (means only were kept)")),
+        ("query rows", QUERY_ROWS[run.rows] + ("" if run.row_mass is not None else " (means only were kept)")),
         ("largest residual", f"{run.residual:.1e} nats"),
         *manifest_facts(run.manifest),
     )
@@ -96,7 +97,7 @@ def study_facts(data: StudyData, options: StudyOptions, runs: Run | None) -> Fac
         ("orders of each question", f"{len(data.orders[0])} ({options.design}, {count(options.bases, 'base order')})"),
         ("documents", str(data.n_documents)),
         ("layers, heads", f"{len(data.layers)}, {data.n_heads}"),
-        ("query rows", _ROWS[options.rows]),
+        ("query rows", QUERY_ROWS[options.rows]),
         ("measured beside", ", ".join(options.variants) or "nothing"),
         ("preamble", options.preamble if "preamble" in options.variants else "-"),
         ("documents filled up to one length", "yes" if options.length_matched else "no"),

@@ -20,6 +20,7 @@ ABOUT: Mapping[str, str] = {
     "fillers": "what each filler costs, by length",
     "parts": "what filler costs, taken apart",
     "link": "attention to the evidence against the answer, layer by layer",
+    "scatter": "attention to the evidence against the answer, prompt by prompt",
 }
 
 EXAMPLES: Mapping[str, str] = {
@@ -38,8 +39,22 @@ EXAMPLES: Mapping[str, str] = {
     "fillers": "fillers control -o fillers.pdf",
     "parts": "parts control -o parts.pdf",
     "link": "link sweep -o link.pdf",
+    "scatter": "scatter sweep -o scatter.pdf",
 }
 """What follows ``attnprobe figure``, by kind."""
+
+_SWEEPS = ("needle_sweep", "multi_doc")
+TASKS_OF: Mapping[str, tuple[str, ...]] = {
+    "needle": ("niah",),
+    "depths": ("niah",),
+    "answers": (*_SWEEPS, "niah"),
+    "published": _SWEEPS,
+    "fillers": ("filler_control",),
+    "parts": ("filler_control",),
+    "link": (*_SWEEPS, "niah", "filler_control"),
+    "scatter": (*_SWEEPS, "niah", "filler_control"),
+}
+"""The tasks of whose folders a kind is drawn."""
 
 NEEDLE_FILE = (
     '{"lengths": [2000, 8000], "depths": [0, 0.5, 1],',

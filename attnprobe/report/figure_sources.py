@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from attnprobe.errors import InputError
+from attnprobe.report.figure_kinds import TASKS_OF
 from attnprobe.report.figures import known_kind
 from attnprobe.report.matrix_figures import needle_of
 from attnprobe.report.needle_figure import Needle
 from attnprobe.report.sources import Loaded, Runs, StudyOfModel, read_sources
 from attnprobe.report.task_sources import read_task
+from attnprobe.tasks.task_summary import TaskSummary
 
 
 def read_for(
@@ -55,8 +57,8 @@ def read_for(
         if len(paths) != 1:
             raise InputError(f'{len(paths)} files or folders; a figure of kind "{kind}" is drawn from one')
         if takes == "task":
-            return read_task(paths[0])
-        return needle_of(read_task(paths[0]), metric) if is_folder else _needle(paths[0])
+            return _task_for(kind, paths[0])
+        return needle_of(_task_for(kind, paths[0]), metric) if is_folder else _needle(paths[0])
     sources = read_sources(paths, faults)
     if takes == "several":
         names = _names([one.name for one in sources], labels)
@@ -77,6 +79,17 @@ def read_for(
             f'given: {", ".join(one.name for one in sources)}; give one, or draw the kind "compare"'
         )
     return studies[0].study
+
+
+def _task_for(kind: str, path: Path) -> TaskSummary:
+    summary = read_task(path)
+    if summary.task not in TASKS_OF[kind]:
+        fitting = ", ".join(name for name, tasks in TASKS_OF.items() if summary.task in tasks)
+        raise InputError(
+            f'{path} holds a {summary.task} task; a figure of kind "{kind}" is drawn from '
+            f"{' or '.join(TASKS_OF[kind])}; of this folder draw {fitting}"
+        )
+    return summary
 
 
 def _names(own: Sequence[str], labels: Sequence[str] | None) -> Sequence[str]:

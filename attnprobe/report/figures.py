@@ -18,6 +18,7 @@ from attnprobe.report.map_figures import answer_figure, head_figure, layer_figur
 from attnprobe.report.matrix_figures import depths_figure
 from attnprobe.report.needle_figure import Needle, needle_figure
 from attnprobe.report.prompt_figure import prompt_figure
+from attnprobe.report.scatter_figure import scatter_figure
 from attnprobe.report.sink_figure import sink_figure
 from attnprobe.report.spectrum_figure import spectrum_figure
 from attnprobe.report.style import check_picture, save_figure
@@ -71,6 +72,7 @@ KINDS: Mapping[str, Kind] = {
     "fillers": Kind("task", fillers_figure),
     "parts": Kind("task", decomposition_figure),
     "link": Kind("task", link_figure),
+    "scatter": Kind("task", scatter_figure),
 }
 """By name; :data:`attnprobe.report.figure_kinds.ABOUT` says what each shows."""
 

@@ -10,7 +10,7 @@ from attnprobe.errors import InputError
 from attnprobe.report.figure_axes import LINE, legend_above
 from attnprobe.report.figure_text import shown
 from attnprobe.report.style import BLACK, LINES, MARKERS, Width, new_figure, say_around, styled
-from attnprobe.report.task_notes import about_task
+from attnprobe.report.task_notes import about_task, bars_note
 from attnprobe.tasks.filler_findings import FillerCell, FillerFindings
 from attnprobe.tasks.task_numbers import TEXTS, primary
 from attnprobe.tasks.task_summary import TaskSummary
@@ -54,7 +54,8 @@ def fillers_figure(summary: TaskSummary, *, width: Width = "column") -> Any:
     panels[-1].minorticks_off()
     panels[-1].set_xlabel("tokens of the prompt")
     legend_above(panels[0])
-    note = f"{about_task(summary)} Without filler less with it, within items; bars: 95 % t intervals."
+    losses = [cell.loss[metric] for cell in cells]
+    note = f"{about_task(summary)} Without filler less with it, within items.{bars_note(losses)}"
     say_around(figure, f"What filler costs: {TEXTS[metric].name}", note)
     return figure
 
@@ -107,9 +108,10 @@ def decomposition_figure(summary: TaskSummary, *, width: Width = "column") -> An
     axes.grid(axis="x")
     if axes.get_legend_handles_labels()[0]:
         legend_above(axes)
+    bars = bars_note([one.loss for loss in losses for one in loss.components])
     note = (
         f"{about_task(summary)} By place of the filler and tokens. Length: repeated filler against none; content: "
-        "varied against repeated; interference: same domain against varied. Bars: 95 % t intervals over items."
+        f"varied against repeated; interference: same domain against varied.{bars}"
     )
     say_around(figure, "What filler costs, taken apart", note)
     return figure

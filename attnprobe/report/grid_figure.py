@@ -11,7 +11,7 @@ import numpy as np
 
 from attnprobe.report.figure_axes import LINE, number_ticks
 from attnprobe.report.figure_text import text_width, wrapped
-from attnprobe.report.style import BLACK, BODY, GREY, SMALL, WIDTHS, Width, new_figure
+from attnprobe.report.style import BLACK, BODY, DIVERGING, GREY, SEQUENTIAL, SMALL, WIDTHS, Width, new_figure
 
 NAME_ROOM: dict[Width, float] = {"column": 0.95, "page": 2.0}
 """Inches for the name of a row, by the width of the figure."""
@@ -65,6 +65,8 @@ def grid_figure(
 ) -> tuple[Any, Any]:
     """A figure with one map: the first row on top, colours from 0 to the largest value, undefined cells hatched.
 
+    Where values are below 0, colours leave 0 in both directions, equally far.
+
     Parameters
     ----------
     values
@@ -101,7 +103,11 @@ def grid_figure(
     axes = figure.add_subplot()
     finite = values[np.isfinite(values)]
     highest = top if top is not None else float(finite.max(initial=0.0))
-    image = colour_map(axes, values, float(finite.min(initial=0.0)), highest, hatched)
+    lowest = float(finite.min(initial=0.0))
+    if lowest < 0:
+        highest = max(highest, -lowest)
+        lowest = -highest
+    image = colour_map(axes, values, lowest, highest, hatched)
     if names:
         axes.set_yticks(list(names), names.values())
     else:
@@ -123,6 +129,7 @@ def colour_map(axes: Any, values: np.ndarray, lowest: float, highest: float, hat
         aspect="auto",
         vmin=lowest,
         vmax=highest if highest > lowest else lowest + 1.0,
+        cmap=DIVERGING if lowest < 0 else SEQUENTIAL,
     )
     _hatch(axes, np.isnan(values) if hatched is None else hatched)
     axes.spines[["left", "bottom"]].set_visible(False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -9,12 +10,15 @@ import numpy as np
 from attnprobe.errors import InputError
 from attnprobe.estimates import Interval
 from attnprobe.report.figure_axes import legend_above, number_ticks
-from attnprobe.report.style import BLACK, BLUE, ORANGE, WIDTHS, Width, new_figure, say_around, styled
-from attnprobe.report.task_notes import about_task
+from attnprobe.report.figure_text import wrapped
+from attnprobe.report.style import BLACK, BLUE, BODY, ORANGE, WIDTHS, Width, new_figure, say_around, styled
+from attnprobe.report.task_notes import about_task, bars_note
 from attnprobe.tasks.association import Association
+from attnprobe.tasks.attention_link import ALPHA
 from attnprobe.tasks.task_numbers import TEXTS
 from attnprobe.tasks.task_summary import TaskSummary
 from attnprobe.tasks.task_verdict import PLACES
+from attnprobe.terminal import named
 
 
 @styled
@@ -62,17 +66,28 @@ def link_figure(summary: TaskSummary, *, width: Width = "column") -> Any:
             axes.axhline(estimate, color=colour, linestyle=style, linewidth=1, label=label)
     number_ticks(axes.xaxis, [int(name.removeprefix("layer ")) for name in layers], WIDTHS[width] - 0.7)
     axes.set_xlabel("layer")
-    axes.set_ylabel(f"rank correlation with\nthe {TEXTS[link.metric].name}")
+    where = f"at one and the same {PLACES[summary.task]}" if is_within else "over all prompts of an item"
+    label = f"rank correlation with the {TEXTS[link.metric].name}, {where}"
+    axes.set_ylabel("\n".join(wrapped(label, 1.9, BODY)))
     axes.grid(axis="y")
     legend_above(axes)
-    where = f"at one and the same {PLACES[summary.task]}" if is_within else "over all prompts of an item"
     heads = " Heads: chosen on half of the items, drawn for the other half." if has_heads else ""
     say_around(
         figure,
         "Attention to the evidence and the answer",
-        f"{about_task(summary)} Within items, {where}; bars: 95 % over items, each layer by itself.{heads}",
+        f"{about_task(summary)} Within items.{bars_note(found, '95 % over items, each layer by itself')}"
+        f"{_tests(layers)}{heads}",
     )
     return figure
+
+
+def _tests(layers: Mapping[str, Association]) -> str:
+    """Which layers' p is small after adjustment; nothing where none was tested."""
+    tested = {name.removeprefix("layer "): one.p_adjusted for name, one in layers.items() if one.p_adjusted is not None}
+    if not tested:
+        return ""
+    below = [layer for layer, p in tested.items() if p < ALPHA]
+    return f" Layers with p below {ALPHA:g} after adjustment (Holm): {named(below, 8) or 'none'}."
 
 
 def _of(one: Association, is_within: bool) -> Interval:

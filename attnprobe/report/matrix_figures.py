@@ -9,9 +9,10 @@ import numpy as np
 from attnprobe.errors import InputError
 from attnprobe.report.figure_axes import legend_above
 from attnprobe.report.needle_figure import Needle
-from attnprobe.report.style import LINES, MARKERS, Width, new_figure, say_around, styled
+from attnprobe.report.style import LINES, MARKERS, PERCENT, Width, new_figure, say_around, styled
 from attnprobe.report.task_notes import about_task
 from attnprobe.tasks.matrix_findings import Matrix, MatrixFindings
+from attnprobe.tasks.outcome import ACCURACIES
 from attnprobe.tasks.task_numbers import TEXTS
 from attnprobe.tasks.task_summary import TaskSummary
 
@@ -38,7 +39,8 @@ def needle_of(summary: TaskSummary, metric: str | None = None) -> Needle:
         raise InputError(f"the {metric} was not measured in {summary.model}; choose one of {', '.join(matrices)}")
     one = matrices[metric]
     text = TEXTS[metric]
-    return Needle(one.lengths, one.depths, _scaled(one), text.label, text.value_unit, about_task(summary))
+    highest = 100 if metric in ACCURACIES else None
+    return Needle(one.lengths, one.depths, _scaled(one), text.label, text.value_unit, about_task(summary), highest)
 
 
 @styled
@@ -62,6 +64,8 @@ def depths_figure(summary: TaskSummary, *, width: Width = "column") -> Any:
             name = f"{one.lengths[place]:,} tokens"
             axes.plot(100 * np.array(one.depths), _scaled(one)[place], f"{marker}-", color=colour, label=name)
         axes.set_ylabel(TEXTS[one.metric].axis)
+        if one.metric in ACCURACIES:
+            axes.set_ylim(*PERCENT)
         axes.grid(axis="y")
     panels[-1].set_xlabel("depth of the needle (%)")
     legend_above(panels[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +31,8 @@ class Needle:
         What the values are, e.g. ``share of the needle`` in ``%``; an empty unit for pure numbers.
     about
         What they come from, for the note below.
+    highest
+        Value of the last colour, for values that have a largest possible one; None: the largest value.
 
     Raises
     ------
@@ -43,6 +46,7 @@ class Needle:
     label: str
     unit: str = ""
     about: str = ""
+    highest: float | None = None
 
     def __post_init__(self) -> None:
         try:
@@ -84,6 +88,7 @@ def needle_figure(source: Needle, *, width: Width = "column") -> Any:
         Axis("length of the context (tokens)", source.lengths, [f"{length:,}" for length in source.lengths]),
         f"{name} ({source.unit})" if source.unit else name,
         width,
+        top=source.highest,
     )
     title = f"{name[:1].upper()}{name[1:]} by length and depth"
     hatched = ["Hatched: not measured or undefined."] if np.isnan(values).any() else []
@@ -94,7 +99,8 @@ def needle_figure(source: Needle, *, width: Width = "column") -> Any:
 
 def _write_numbers(figure: Any, axes: Any, values: np.ndarray) -> None:
     """Write every value into its cell, black or white as its colour asks for; none where one would not fit."""
-    texts = {cell: _number(value) for cell, value in np.ndenumerate(values) if not np.isnan(value)}
+    digits = _decimals(values[np.isfinite(values)])
+    texts = {cell: _number(value, digits) for cell, value in np.ndenumerate(values) if not np.isnan(value)}
     if not texts:
         return
     figure.draw_without_rendering()  # the layout is known only then
@@ -109,5 +115,11 @@ def _write_numbers(figure: Any, axes: Any, values: np.ndarray) -> None:
         axes.text(column, row, text, ha="center", va="center", color="white" if is_dark else "black", fontsize=SMALL)
 
 
-def _number(value: float) -> str:
-    return ("∞" if value > 0 else "-∞") if np.isinf(value) else f"{value:.3g}"
+def _decimals(values: np.ndarray) -> int:
+    """Decimals that give the largest value three digits; none where all values are whole."""
+    largest = np.abs(values).max(initial=0.0)
+    return 0 if np.allclose(values, np.rint(values), rtol=0, atol=1e-9) else max(2 - math.floor(math.log10(largest)), 0)
+
+
+def _number(value: float, digits: int) -> str:
+    return ("∞" if value > 0 else "-∞") if np.isinf(value) else f"{round(value, digits) + 0.0:.{digits}f}"

@@ -29,6 +29,9 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 GREY, LIGHT, TEXT = "#8A8A8A", "#E5E5E5", "#444444"
 SEQUENTIAL, DIVERGING = "viridis", "PuOr_r"
 
+PERCENT = (-3, 103)
+"""Limits of an axis of percentages: all of them, with room for the marks at both ends."""
+
 TITLE, BODY, SMALL = 8.5, 8.0, 7.0
 """Points at print size: titles, labels of axes, and everything else; nothing is smaller."""
 

@@ -16,15 +16,18 @@ from attnprobe.report.style import (
     LINES,
     MARKERS,
     ORANGE,
+    PERCENT,
     WIDTHS,
     Width,
     new_figure,
     say_around,
     styled,
 )
-from attnprobe.report.task_notes import about_task
-from attnprobe.tasks.accuracy import PositionAccuracy
+from attnprobe.report.task_notes import about_task, bars_note
+from attnprobe.tasks.accuracy import PositionAccuracy, PositionCell
+from attnprobe.tasks.item_intervals import MIN_ITEMS
 from attnprobe.tasks.matrix_findings import MatrixFindings
+from attnprobe.tasks.outcome import ConditionValue
 from attnprobe.tasks.position_means import PositionMeans
 from attnprobe.tasks.sweep_findings import SweepFindings
 from attnprobe.tasks.task_numbers import TEXTS
@@ -32,6 +35,15 @@ from attnprobe.tasks.task_summary import TaskSummary
 
 _PANEL = 1.35
 """Inches of height of a panel."""
+_STRICT: Mapping[str, Any] = {"marker": "o", "color": BLUE}
+_LENIENT: Mapping[str, Any] = {
+    "marker": "s",
+    "color": ORANGE,
+    "markersize": 6,
+    "markerfacecolor": "none",
+    "zorder": 1.9,
+}
+"""Open and behind the others: both are seen where they are equal."""
 _COLOURS = {"logprob": BLUE, "mass": GREEN, "advantage": GREEN}
 
 
@@ -59,29 +71,28 @@ def answers_figure(summary: TaskSummary, *, width: Width = "column") -> Any:
     n_panels = bool(findings.accuracy) + len(means)
     if not n_panels:
         raise InputError("no cell with evidence has an answer or a mass, so there is nothing to draw by position")
+    is_depth = isinstance(findings, MatrixFindings)
+    scale = 100 if is_depth else 1
     figure = new_figure(width, 0.45 + _PANEL * n_panels)
     panels = list(np.atleast_1d(figure.subplots(n_panels, 1, sharex=True)))
     if findings.accuracy:
-        _accuracy_panel(panels[0], findings.accuracy, findings.baselines)
+        _accuracy_panel(panels[0], findings.accuracy, findings.baselines, scale)
     for axes, mean in zip(panels[len(panels) - len(means) :], means, strict=True):
-        _mean_panel(axes, mean)
+        _mean_panel(axes, mean, scale)
     first = next(iter(findings.accuracy.values()), None)
-    positions = [cell.position for cell in first.cells] if first is not None else list(means[0].positions)
-    is_depth = isinstance(findings, MatrixFindings)
-    what = "depth of the evidence (0 = start)" if is_depth else "position of the evidence (0 = first)"
-    panels[-1].set_xlabel(what)
-    panels[-1].set_xticks(_few(positions))
+    positions = _numbers(means[0].positions if first is None else [cell.position for cell in first.cells])
+    panels[-1].set_xlabel("depth of the needle (%)" if is_depth else "position of the evidence (0 = first)")
+    panels[-1].set_xticks(_few([scale * position for position in positions]))
     figure.align_ylabels(panels)
-    bars = ""
-    if first is not None and any(cell.interval.low is not None for cell in first.cells):
-        bars = "Bars: 95 % Wilson" + (", items as clusters." if first.cells[0].clustered else ".")
-    notes = [about_task(summary), bars]
+    notes = [about_task(summary)]
+    if "strict" in findings.accuracy:
+        notes[0] += _wilson_note(findings.accuracy["strict"].cells, "strict")
     if any(mean.band.low is not None for mean in means):
         notes.append("Bands: 95 %, all positions at once, of the curve's shape, items' levels taken out.")
     if is_depth:
         notes.append("Mean over lengths.")
     title = f"Answer and attention by {'depth' if is_depth else 'position'}"
-    say_around(figure, title, " ".join(filter(None, notes)))
+    say_around(figure, title, " ".join(notes))
     return figure
 
 
@@ -90,34 +101,64 @@ def _few(positions: Sequence[Any]) -> list[Any]:
     return list(positions)[:: -(-len(positions) // 11)]
 
 
-def _accuracy_panel(axes: Any, accuracy: Mapping[str, PositionAccuracy], baselines: Sequence[Any]) -> None:
-    for (name, found), colour, marker in zip(accuracy.items(), (BLUE, ORANGE), "os", strict=False):
-        x = [cell.position for cell in found.cells]
-        y = [np.nan if cell.accuracy is None else 100 * cell.accuracy for cell in found.cells]
-        if name == "strict":
-            for place, cell in zip(x, found.cells, strict=True):
-                if cell.interval.low is not None and cell.interval.high is not None:
-                    axes.plot([place] * 2, [100 * cell.interval.low, 100 * cell.interval.high], "-", color=colour, lw=1)
-        axes.plot(x, y, f"{marker}-", color=colour, label=name)
+def _numbers(positions: Sequence[ConditionValue]) -> list[float]:
+    return [float(position) for position in positions]  # type: ignore[arg-type]  # those of a sweep are numbers
+
+
+def _percents(cells: Sequence[PositionCell]) -> list[float]:
+    return [np.nan if cell.accuracy is None else 100 * cell.accuracy for cell in cells]
+
+
+def _bars(axes: Any, places: Sequence[float], cells: Sequence[PositionCell], colour: str) -> None:
+    for place, cell in zip(places, cells, strict=True):
+        if cell.interval.low is not None and cell.interval.high is not None:
+            axes.plot([place] * 2, [100 * cell.interval.low, 100 * cell.interval.high], "-", color=colour, linewidth=1)
+
+
+def _wilson_note(cells: Sequence[PositionCell], what: str) -> str:
+    clustered = ", items as clusters" if any(cell.clustered is not None for cell in cells) else ""
+    return bars_note([cell.interval for cell in cells], f"95 % Wilson of {what}{clustered}")
+
+
+def _accuracy_panel(
+    axes: Any, accuracy: Mapping[str, PositionAccuracy], baselines: Sequence[Any], scale: float
+) -> None:
+    curves = {name: np.array(_percents(found.cells)) for name, found in accuracy.items()}
+    own, *others = curves.values()
+    if others and np.array_equal(own, others[0], equal_nan=True):  # one would hide the other
+        curves = {" = ".join(curves): own}
+    cells = next(iter(accuracy.values())).cells
+    x = [scale * place for place in _numbers([cell.position for cell in cells])]
+    if "strict" in accuracy:
+        _bars(axes, x, cells, BLUE)
+    for (name, y), look in zip(curves.items(), (_STRICT, _LENIENT), strict=False):
+        axes.plot(x, y, label=name, **look)
     for one in baselines:
         found = one.values.get("strict")
         if one.name != "context" and found is not None and found.estimate is not None:
             style, label = {"closed_book": (":", "closed book"), "oracle": ("--", "evidence alone")}[one.name]
             axes.axhline(100 * found.estimate, color=BLACK, linestyle=style, linewidth=0.8, label=label)
     axes.set_ylabel("replies that are\nright (%)")
-    axes.set_ylim(-3, 103)
+    axes.set_ylim(*PERCENT)
     axes.grid(axis="y")
     legend_above(axes)
 
 
-def _mean_panel(axes: Any, mean: PositionMeans) -> None:
+def _mean_panel(axes: Any, mean: PositionMeans, scale_x: float) -> None:
     scale = TEXTS[mean.metric].scale
     band, colour = mean.band, _COLOURS[mean.metric]
+    x = [scale_x * place for place in _numbers(mean.positions)]
     if band.low is not None and band.high is not None:
-        axes.fill_between(mean.positions, scale * band.low, scale * band.high, color=colour, alpha=0.25, linewidth=0)
-    axes.plot(mean.positions, scale * band.estimate, "o-", color=colour)
+        axes.fill_between(x, scale * band.low, scale * band.high, color=colour, alpha=0.25, linewidth=0)
+    axes.plot(x, scale * band.estimate, "o-", color=colour)
     axes.set_ylabel(TEXTS[mean.metric].axis)
     axes.grid(axis="y")
+
+
+def has_published(summary: TaskSummary) -> bool:
+    """Whether a sweep's accuracy stands beside published curves: of enough items for that."""
+    findings = summary.findings
+    return isinstance(findings, SweepFindings) and bool(findings.published) and summary.sizes["items"] >= MIN_ITEMS
 
 
 @styled
@@ -127,12 +168,17 @@ def published_figure(summary: TaskSummary, *, width: Width = "column") -> Any:
     Raises
     ------
     InputError
-        Where there is no accuracy at two positions or more.
+        Where there is no accuracy at two positions or more, or of too few items.
     """
     findings = summary.findings
     if not isinstance(findings, SweepFindings) or not findings.published:
         raise InputError(
             f"{summary.task} has no accuracy at two positions or more, so nothing stands beside published curves"
+        )
+    if not has_published(summary):
+        raise InputError(
+            f"{summary.task} of {summary.model} has too few items to stand beside published curves: "
+            f"{summary.sizes['items']}, and {MIN_ITEMS} are needed"
         )
     figure = new_figure(width, 2.4)
     axes = figure.add_subplot()
@@ -143,16 +189,18 @@ def published_figure(summary: TaskSummary, *, width: Width = "column") -> Any:
         axes.plot(curve.relative, y, f"{marker}-", color=colour, label=curve.model, linewidth=1, markersize=3)
     cells = findings.accuracy["lenient"].cells
     assert findings.documents is not None
-    places = [float(cell.position) / (findings.documents - 1) for cell in cells]  # type: ignore[arg-type]
-    own = [np.nan if cell.accuracy is None else 100 * cell.accuracy for cell in cells]
-    axes.plot(places, own, "o-", color=BLUE, linewidth=2.2, label="yours, lenient")
+    places = [place / (findings.documents - 1) for place in _numbers([cell.position for cell in cells])]
+    _bars(axes, places, cells, BLUE)
+    axes.plot(places, _percents(cells), "o-", color=BLUE, linewidth=2.2, label="yours, lenient")
     axes.set_xlabel("relative position (0 = first document, 1 = last)")
     axes.set_ylabel("accuracy (%)")
-    axes.set_ylim(0, 103)
+    axes.set_ylim(*PERCENT)
     axes.grid(axis="y")
     legend_above(axes, WIDTHS[width] - 0.4, reverse=True)
     why = "; ".join(first.not_comparable)
     source = f"Others: {first.published.source.split(':')[0]}; {first.published.documents} documents."
-    note = f"{about_task(summary)} {source}" + (f" Levels are not comparable: {why}." if why else "")
+    note = f"{about_task(summary)}{_wilson_note(cells, 'yours')} {source}" + (
+        f" Levels are not comparable: {why}." if why else ""
+    )
     say_around(figure, "Beside published curves", note)
     return figure

@@ -11,8 +11,9 @@ from attnprobe.report.filler_figures import decomposition_figure, fillers_figure
 from attnprobe.report.link_figure import link_figure
 from attnprobe.report.matrix_figures import depths_figure, needle_of
 from attnprobe.report.needle_figure import needle_figure
+from attnprobe.report.scatter_figure import scatter_figure
 from attnprobe.report.style import save_figure
-from attnprobe.report.sweep_figures import answers_figure, published_figure
+from attnprobe.report.sweep_figures import answers_figure, has_published, published_figure
 from attnprobe.tasks.filler_findings import FillerFindings
 from attnprobe.tasks.matrix_findings import MatrixFindings
 from attnprobe.tasks.sweep_findings import SweepFindings
@@ -28,7 +29,7 @@ def task_drawings(summary: TaskSummary) -> dict[str, Drawing]:
     if isinstance(findings, SweepFindings):
         if findings.accuracy or findings.means:
             drawings["answers"] = answers_figure
-        if findings.published:
+        if has_published(summary):
             drawings["published"] = published_figure
     elif isinstance(findings, MatrixFindings):
         for metric in findings.matrices:
@@ -43,6 +44,8 @@ def task_drawings(summary: TaskSummary) -> dict[str, Drawing]:
             drawings["parts"] = decomposition_figure
     if summary.link is not None:
         drawings["link"] = link_figure
+    if len(summary.points):
+        drawings["scatter"] = scatter_figure
     return drawings
 
 

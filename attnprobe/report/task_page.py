@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from attnprobe.report.markdown import MADE_HERE, table_parts
 from attnprobe.report.page import asset, html_page
 from attnprobe.report.page_parts import section_html, table_html
+from attnprobe.report.style import styled
+from attnprobe.report.task_facts import facts_table, replies_tables
 from attnprobe.report.task_figures import task_drawings
 from attnprobe.report.texts import escaped, in_markdown, visible
 from attnprobe.report.token_map import STYLES
 from attnprobe.tasks.task_summary import TaskSummary
 from attnprobe.tasks.task_tables import task_tables
 from attnprobe.terminal import count
-from attnprobe.told import Verdict
+from attnprobe.told import Table, Verdict
 
 _DPI = 200
 """Of the pictures, which are 3.3 inches wide: sharp on a screen, a few dozen kB each."""
@@ -38,15 +40,23 @@ class TaskSeries:
         Short, and no other source's.
     summary
         The results.
+    about
+        How they were measured: what ``task.json`` says.
     """
 
     name: str
     summary: TaskSummary
+    about: Mapping[str, Any]
 
     @property
     def verdict(self) -> Verdict:
         """What may be said."""
         return self.summary.verdict
+
+    @property
+    def tables(self) -> list[Table]:
+        """The results, and some replies."""
+        return [*task_tables(self.summary), *replies_tables(self.summary.table())]
 
 
 def task_page(title: str, tasks: Sequence[TaskSeries], faults: Sequence[str]) -> str:
@@ -54,10 +64,12 @@ def task_page(title: str, tasks: Sequence[TaskSeries], faults: Sequence[str]) ->
     sections = [("verdict", "Verdict", _verdicts(tasks, faults))]
     for number, one in enumerate(tasks):
         name = f": {one.name}" if len(tasks) > 1 else ""
-        tables = "".join(table_html(table) for table in task_tables(one.summary))
+        tables = "".join(table_html(table) for table in one.tables)
         notes = "".join(f'<p class="quiet">{escaped(text)}.</p>' for text in one.summary.notes)
         sections.append((f"pictures-{number}", f"Pictures{name}", _pictures(one.summary)))
         sections.append((f"tables-{number}", f"Tables{name}", tables + notes + _missing(one.summary)))
+        measured = table_html(facts_table(one.about), caption_hidden=True, look="facts")
+        sections.append((f"measured-{number}", f"How it was measured{name}", measured))
     links = "".join(f'<a href="#{id}">{escaped(heading)}</a>' for id, heading, _ in sections[1:])
     body = "\n".join(
         [
@@ -86,7 +98,7 @@ def task_markdown(title: str, tasks: Sequence[TaskSeries], faults: Sequence[str]
             parts.append(f"## {in_markdown(one.name)}")
         parts.append(f"**{in_markdown(one.verdict.headline)}**")
         parts.append("\n".join(f"- {in_markdown(line)}" for line in one.verdict.lines))
-        for table in task_tables(one.summary):
+        for table in (*one.tables, facts_table(one.about)):
             parts += table_parts(table, "" if len(tasks) == 1 else f"{one.name}: ")
     warnings = [*faults, *(f"{one.name}: {text}" for one in tasks for text in one.summary.notes)]
     if warnings:
@@ -121,6 +133,7 @@ def _said(text: str) -> str:
     return line if not line or line.endswith(".") else f"{line}."
 
 
+@styled
 def _png(figure: Any) -> str:
     content = io.BytesIO()
     figure.savefig(content, format="png", dpi=_DPI, metadata={"Software": "attnprobe"})

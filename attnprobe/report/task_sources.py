@@ -30,8 +30,8 @@ def read_tasks(paths: Sequence[Path], faults: list[str]) -> list[TaskSeries]:
     found, errors = [], []
     for name, part in zip(names, parts, strict=True):
         try:
-            summary = task_summary(TaskFolder.at(part).load())
-            found.append(TaskSeries(f"{summary.task} of {name}", summary))
+            data = TaskFolder.at(part).load()
+            found.append(TaskSeries(f"{data.task} of {name}", task_summary(data), data.about))
         except InputError as error:
             errors.append(error)
     if errors and not found:

@@ -44,8 +44,9 @@ class Association:
         return f"Association({self.name}: {headline}, p={short_number(self.p_adjusted)}, n={headline.n})"
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything in JSON's terms."""
-        return {"name": self.name, "correlation": self.correlation.to_dict(), "p_adjusted": self.p_adjusted}
+        """Everything in JSON's terms; what correlations call a question is an item here."""
+        correlation = {name.replace("question", "item"): value for name, value in self.correlation.to_dict().items()}
+        return {"name": self.name, "correlation": correlation, "p_adjusted": self.p_adjusted}
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -55,6 +56,11 @@ class AttentionLink:
         return state(self.overall.by_name[self.predictor].correlation.within_question)
 
     @property
+    def p_over_conditions(self) -> float | None:
+        """Two-sided p of ``over_conditions``, of the t behind its interval; None without one."""
+        return p_of_jackknife(self.overall.by_name[self.predictor].correlation.within_question)
+
+    @property
     def at_one_condition(self) -> str:
         """The same within item and condition, where no condition can be behind it.
 
@@ -73,6 +79,7 @@ class AttentionLink:
             "metric": self.metric,
             "predictor": self.predictor,
             "over_conditions": self.over_conditions,
+            "p_over_conditions": self.p_over_conditions,
             "at_one_condition": self.at_one_condition,
             "overall": self.overall.to_dict(),
             "layers": self.layers.to_dict(),
@@ -123,6 +130,16 @@ def attention_link(data: TaskData, seed: int = 0) -> AttentionLink | None:
     )
 
 
+def why_unlinked(data: TaskData) -> str:
+    """Why :func:`attention_link` gives None: the beginning of a sentence that ends in what cannot be said."""
+    kept = [outcome for outcome in data.outcomes if in_context(outcome)]
+    if not kept:
+        return "Only baselines are measured, no prompt with other text around the evidence"
+    if not data.is_behaviour_only and all(outcome.mass is None for outcome in kept):
+        return "No layer sees the evidence: in every prompt it stands outside the window of the model's attention"
+    return "Attention and answers were not measured together"
+
+
 def in_context(outcome: Outcome) -> bool:
     """Whether the evidence stands among other text: no baseline, and not the prompt without filler."""
     return "baseline" not in outcome.condition and outcome.condition.get("filler") != "none"
@@ -135,6 +152,17 @@ def state(interval: Interval) -> str:
     if interval.low > -NEGLIGIBLE and interval.high < NEGLIGIBLE:
         return "unrelated"
     return "together" if interval.low > 0 else "opposed" if interval.high < 0 else "unclear"
+
+
+def p_of_jackknife(interval: Interval) -> float | None:
+    """Two-sided p of no correlation, of the t behind a jackknife interval on Fisher's scale; None without bounds."""
+    from scipy.stats import t
+
+    if interval.estimate is None or interval.low is None or interval.high is None:
+        return None
+    half = (math.atanh(interval.high) - math.atanh(interval.low)) / 2
+    error = half / float(t.ppf(0.5 + interval.level / 2, interval.n - 1))
+    return 2 * float(t.sf(abs(math.atanh(interval.estimate)) / error, interval.n - 1))
 
 
 def most_trials(outcomes: Sequence[Outcome]) -> int:

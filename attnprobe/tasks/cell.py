@@ -209,6 +209,11 @@ def cell_key(task: str, item: str, condition: Condition, trial: int) -> str:
     return f"{task}/{item}/{','.join(f'{name}={value}' for name, value in condition.items())}/{trial}"
 
 
+def item_of_key(key: str) -> str:
+    """The item of a key that :func:`cell_key` made; an item may have slashes of its own."""
+    return key.partition("/")[2].rsplit("/", 2)[0]
+
+
 def unique(specs: Iterable[CellSpec]) -> tuple[CellSpec, ...]:
     """The specs; ``InputError`` where two have the same key."""
     listed = tuple(specs)

@@ -28,10 +28,7 @@ from attnprobe.tasks.paired_cells import MIN_TEST_ITEMS
 BOOKENDS = ("max", "mean")
 FLOOR = 0.05
 """Below this accuracy everywhere no gap could leave the healthy band, so none is given."""
-BEYOND = (
-    f"less than {100 * FLOOR:.0f} % of replies hold the answer at every place, so no effect on them can be told: the "
-    "task is beyond the model, or its replies do not get to the answer"
-)
+BEYOND = f"less than {100 * FLOOR:.0f} % of replies hold the answer at every place, so no effect on them can be told"
 
 
 @dataclass(frozen=True)

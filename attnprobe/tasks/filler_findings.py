@@ -11,6 +11,7 @@ import numpy as np
 
 from attnprobe.errors import InputError
 from attnprobe.estimates import Interval
+from attnprobe.multiplicity import adjust_p_values
 from attnprobe.tasks.baselines import METRICS, Baseline, baselines, item_means
 from attnprobe.tasks.decomposition import KINDS, FillerDecomposition, decompose_filler
 from attnprobe.tasks.item_intervals import item_mean
@@ -70,12 +71,16 @@ class Price:
 
 @dataclass(frozen=True, eq=False)
 class FillerLengths:
-    """One filler at one placement by length: curves and prices of the same block by metric."""
+    """One filler at one placement by length: curves and prices of the same block by metric.
+
+    ``p``: of the loss per doubling by metric, adjusted over all fillers and placements (Holm); None without a test.
+    """
 
     filler: ConditionValue
     placement: ConditionValue
     curves: Mapping[str, LengthCurve]
     prices: Mapping[str, tuple[Price, ...]]
+    p: Mapping[str, float | None]
 
     def to_dict(self) -> dict[str, Any]:
         """Everything in JSON's terms."""
@@ -84,6 +89,7 @@ class FillerLengths:
             "placement": self.placement,
             "curves": {name: curve.to_dict() for name, curve in self.curves.items()},
             "prices": {name: [one.to_dict() for one in own] for name, own in self.prices.items()},
+            "p": dict(self.p),
         }
 
 
@@ -214,22 +220,36 @@ def _mean_fact(outcomes: Sequence[Outcome], name: str) -> float | None:
 
 
 def _lengths(outcomes: Sequence[Outcome], known: Sequence[str], notes: dict[str, None]) -> tuple[FillerLengths, ...]:
-    found = []
+    found: dict[tuple[ConditionValue, ConditionValue], dict[str, LengthCurve]] = {}
     keys = dict.fromkeys((one.condition.get("filler"), one.condition.get("placement")) for one in outcomes)
     for filler, placement in keys:
         where = {"filler": filler, "placement": placement}
         if filler == NONE:
             continue
-        curves = {}
+        curves: dict[str, LengthCurve] = {}
         for name in known:
             try:
                 curves[name] = length_curve(outcomes, name, where=where)
             except InputError as error:
                 notes[f"{filler}, {placement}: no loss by length: {error}"] = None
         if curves:
-            prices = {name: block_prices(curve) for name, curve in curves.items()}
-            found.append(FillerLengths(filler, placement, curves, prices))
-    return tuple(found)
+            found[filler, placement] = curves
+    adjusted = {name: _adjusted({key: own[name] for key, own in found.items() if name in own}) for name in known}
+    return tuple(
+        FillerLengths(
+            *key,
+            curves=curves,
+            prices={name: block_prices(curve) for name, curve in curves.items()},
+            p={name: adjusted[name].get(key) for name in curves},
+        )
+        for key, curves in found.items()
+    )
+
+
+def _adjusted(curves: Mapping[Any, LengthCurve]) -> dict[Any, float]:
+    """Each curve's p, by its key, as one of as many tests as there are curves; those without a test left out."""
+    tested = {key: curve.per_doubling.p for key, curve in curves.items() if curve.per_doubling.p is not None}
+    return dict(zip(tested, adjust_p_values(list(tested.values())).tolist(), strict=True)) if tested else {}
 
 
 def block_prices(curve: LengthCurve) -> tuple[Price, ...]:

@@ -18,7 +18,7 @@ def filler_tables(findings: FillerFindings) -> list[Table]:
     return [
         *_cells_table(findings),
         *_decomposition_tables(findings),
-        *_length_table(findings),
+        *_length_tables(findings),
         *_price_table(findings),
         *_audit_table(findings),
     ]
@@ -70,27 +70,34 @@ def _decomposition_tables(findings: FillerFindings) -> list[Table]:
     return tables
 
 
-def _length_table(findings: FillerFindings) -> list[Table]:
-    rows = []
-    for one in findings.lengths:
-        for metric in [name for name in PRIMARY if name in one.curves and not one.curves[name].is_beyond]:
-            curve = one.curves[metric]
+def _length_tables(findings: FillerFindings) -> list[Table]:
+    tables = []
+    for metric in PRIMARY:
+        rows = []
+        for one in findings.lengths:
+            curve = one.curves.get(metric)
+            if curve is None or curve.is_beyond:
+                continue
             steep = curve.steepening
             rows.append(
                 (
                     _name(one.filler),
                     str(one.placement),
-                    TEXTS[metric].short,
                     difference_cell(metric, curve.per_doubling.loss),
-                    p_text(curve.per_doubling.p),
+                    p_text(one.p[metric]),
                     "-" if steep is None else difference_cell(metric, steep.loss),
+                    str(len(curve.values)),
                 )
             )
-    if not rows:
-        return []
-    header = ("filler", "place", "of", "per doubling", "p", "growth of it")
-    note = "Nats, or points of accuracy, lost for twice the tokens; growth: by how much more with every doubling."
-    return [Table("Loss by length", header, tuple(rows), (False, False, False, True, True, True), note)]
+        if rows:
+            note = (
+                f"{TEXTS[metric].unit.capitalize()}, lost for twice the tokens; p by sign flips, adjusted over the "
+                "rows (Holm); growth: by how much more with every doubling."
+            )
+            header = ("filler", "place", "per doubling", "p", "growth of it", "items")
+            right = (False, False, True, True, True, True)
+            tables.append(Table(f"Loss by length: {TEXTS[metric].name}", header, tuple(rows), right, note))
+    return tables
 
 
 def _price_table(findings: FillerFindings) -> list[Table]:

@@ -230,7 +230,7 @@ def _knee(
     if first is not None and start.estimate == math.inf:
         missing = f"nothing is answered at {first:g}, which the others are compared with"
     if missing:
-        return Knee(kind, metric, least, None, None, None, failing, steps, n, (*warnings, f"no knee: {missing}"))
+        return Knee(kind, metric, least, None, None, None, failing, steps, n, (*warnings, f"not determined: {missing}"))
     if place is None:
         return Knee(kind, metric, least, steps[-1].length, "above", None, failing, steps, n, warnings)
     before = steps[place].length

@@ -23,7 +23,7 @@ def knee_text(knee: Knee) -> str:
     if knee.censored == "below":
         return f"below {knee.before:,.0f} tokens, which is not shown to hold{_fails(knee)}"
     if knee.length is None or knee.before is None:
-        return "; ".join(knee.warnings) or "none"
+        return "; ".join(knee.warnings) or "not determined"
     return f"from {knee.length:,.0f}, which is shown to hold, to {knee.before:,.0f} tokens, which is not{_fails(knee)}"
 
 
@@ -37,7 +37,7 @@ def knee_cells(knee: Knee) -> tuple[str, str, str, str, str]:
     """A line of a table: kind, metric, what is asked, where the knee lies, the length that is shown to fail."""
     than = "shortest" if knee.kind == "length" else "ends"
     asked = f"{percent(knee.least, 0)} of {than}" if knee.metric in ACCURACIES else f"{-knee.least:.2f} nats off {than}"
-    where = "-"
+    where = "not determined"
     if knee.censored == "above":
         where = f"{knee.length:,.0f} or above"
     elif knee.censored == "below":

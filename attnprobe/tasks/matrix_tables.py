@@ -81,9 +81,10 @@ def _knee_table(findings: MatrixFindings) -> list[Table]:
     note = (
         "Tokens. length: the middle depths against those of the shortest prompt; position: against the first and last "
         "depth of the same length. A length holds if it is shown to: the lower bound of its comparison, with all "
-        "bounds right at once, reaches what is asked. So with few items a knee comes early."
+        "bounds right at once, reaches what is asked. So with few items a knee comes early. Fails at: the first length "
+        "that is shown not to hold."
     )
-    header = ("knee", "of", "asked", "lies", "shown to fail")
+    header = ("knee", "of", "asked", "lies", "fails at")
     return [Table("Knees: how long a context may be", header, tuple(rows), (False, False, False, True, True), note)]
 
 

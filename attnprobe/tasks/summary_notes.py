@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from attnprobe.tasks.attention_link import in_context
 from attnprobe.tasks.filler_findings import FillerFindings
 from attnprobe.tasks.matrix_findings import MatrixFindings
 from attnprobe.tasks.outcome import Outcome
@@ -18,10 +19,22 @@ def summary_notes(
 ) -> tuple[str, ...]:
     """Sentences without capital and full stop: what is odd about prompts and replies, and what analyses warn of."""
     facts = [outcome.facts for outcome in outcomes]
-    said = [*_lengths(facts), *_fillers(facts), *_replies(facts), *_servers(facts)]
+    said = [*_unseen(outcomes), *_lengths(facts), *_fillers(facts), *_replies(facts), *_servers(facts)]
     if not isinstance(findings, SweepFindings):
         said += findings.notes
     return tuple(dict.fromkeys([*said, *_warnings(findings)]))
+
+
+def _unseen(outcomes: Sequence[Outcome]) -> list[str]:
+    """Where no attention was measured at all, nothing is missing."""
+    asked = [outcome for outcome in outcomes if in_context(outcome)]
+    unseen = sum(outcome.mass is None for outcome in asked)
+    if not 0 < unseen < len(asked):
+        return []
+    return [
+        f"in {unseen:,} of {count(len(asked), 'prompt')} no layer sees the evidence, which stands outside the window "
+        "of the model's attention; they have no part in what is said of attention"
+    ]
 
 
 def _lengths(facts: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from attnprobe.bands import ARTICLE_BANDS
 from attnprobe.tasks.accuracy import EndContrast, PositionAccuracy
+from attnprobe.tasks.item_intervals import MIN_ITEMS
 from attnprobe.tasks.outcome import ConditionValue
 from attnprobe.tasks.position_means import PositionMeans
 from attnprobe.tasks.sweep_findings import POSITION, SweepFindings
@@ -54,31 +56,35 @@ def positions_table(
         return []
     header, columns, right = [axis], [[place_text(position) for position in positions]], [True]
     for name, found in accuracy.items():
-        header.append(name)
-        columns.append([percent(cell.accuracy, 0) for cell in found.cells])
+        bounds = [percent_bounds(cell.interval) if name == "strict" else "" for cell in found.cells]
+        header.append(f"{name} [95 %]" if any(bounds) else name)
+        columns.append(
+            [f"{percent(cell.accuracy, 0)} {own}".rstrip() for cell, own in zip(found.cells, bounds, strict=True)]
+        )
         right.append(True)
-        if name == "strict":
-            header.append("95 %")
-            columns.append([percent_bounds(cell.interval) for cell in found.cells])
-            right.append(False)
     for name, mean in means.items():
-        header.append(TEXTS[name].short)
+        header.append("log p, centred" if name == "logprob" else TEXTS[name].short)
         values = dict(zip(mean.positions, mean.band.estimate.tolist(), strict=True))
         columns.append([value_text(name, values.get(position)) for position in positions])
         right.append(True)
     notes = []
+    has_bounds = any("95 %" in name for name in header)
     if accuracy:
         first = next(iter(accuracy.values()))
         counts = sorted({cell.trials for cell in first.cells})
         trials = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
         notes.append(
             "strict, lenient: part of replies that hold the answer, as written or with other ways to write numbers; "
-            f"95 %: Wilson's interval of strict ({trials} replies a place"
-            + (", items as clusters)." if first.cells[0].clustered is not None else ").")
+            + (
+                f"95 %: Wilson's interval of strict, {trials} replies a place"
+                if has_bounds
+                else f"{trials} replies a place"
+            )
+            + (", items as clusters." if has_bounds and first.cells[0].clustered is not None else ".")
         )
     said = {
-        "logprob": "log p: log-probability of the right answer, nats, less each item's mean",
-        "margin": "gold-foil: the same less that of a wrong answer",
+        "logprob": "log p, centred: log-probability of the right answer, nats, less each item's mean",
+        "margin": "gold-foil: the right answer's log-probability less that of a wrong one, nats, nothing taken out",
         "mass": "mass, advantage (nats): attention of the evidence, mean over rows, layers and heads, secondary sinks "
         "in it counted",
     }
@@ -99,7 +105,7 @@ def ends_table(
     for name, found in both.items():
         head, tail = found.head_minus_middle, found.tail_minus_middle
         if head is not None and tail is not None:
-            rows.append((TEXTS[name].name, TEXTS[name].unit, *_end(name, head), *_end(name, tail)))
+            rows.append((f"{TEXTS[name].short}, {TEXTS[name].unit}", *_end(name, head), *_end(name, tail)))
     if not rows:
         return []
     for name, one in accuracy.items():
@@ -122,8 +128,8 @@ def ends_table(
         f"Middle: {places}. 95 % t intervals within items; p by sign flips of whole items, adjusted over both ends."
         + "".join(f" {text[0].upper()}{text[1:]}." for text in dict.fromkeys(tests))
     )
-    header = ("", "in", "first less middle", "p", "last less middle", "p")
-    return [Table("Ends against the middle", header, tuple(rows), (False, False, True, True, True, True), note)]
+    header = ("", "first less middle", "p", "last less middle", "p")
+    return [Table("Ends against the middle", header, tuple(rows), (False, True, True, True, True), note)]
 
 
 def _end(metric: str, contrast: EndContrast) -> tuple[str, str]:
@@ -145,7 +151,7 @@ def _rot_table(findings: SweepFindings) -> list[Table]:
             bounds = (
                 "-"
                 if interval.low is None or interval.high is None
-                else f"{decimal(scale * interval.low, digits)} to {decimal(scale * interval.high, digits)}"
+                else f"[{decimal(scale * interval.low, digits)}, {decimal(scale * interval.high, digits)}]"
             )
             rows.append(
                 (
@@ -168,14 +174,25 @@ def _rot_table(findings: SweepFindings) -> list[Table]:
             "Gaps in points. Better end and best/worst are biased upward, as each picks the largest; the mean end is "
             "not, but is often far from 0 where replies are few. Chance: 95 % of such values lie below it where "
             "position has no effect (each item's whole profile turned over or not); p: one-sided, each row's own, not "
-            "adjusted for the others. Band: of the whole interval, by the context-rot "
-            "article's table.",
+            "adjusted for the others. Band: of the whole interval, by the context-rot article's table. "
+            f"Of a gap: {_bands_text('context_rot_gap', 100, ' points')}; of best/worst: "
+            f"{_bands_text('accuracy_best_worst_ratio', 1, '')}.",
         )
     ]
 
 
+def _bands_text(signal: str, scale: int, unit: str) -> str:
+    """``healthy below 5 points, watch 5 to 10, suspect 10 to 20, confirmed above``."""
+    bands = ARTICLE_BANDS.signals[signal]
+    first, last = bands[0], bands[-1]
+    between = "".join(f"{one.name} {scale * one.low:g} to {scale * one.high:g}, " for one in bands[1:-1])
+    return f"{first.name} below {scale * first.high:g}{unit}, {between}{last.name} above"
+
+
 def _published_table(findings: SweepFindings) -> list[Table]:
-    if not findings.published:
+    """None where a few items make no curve to lay beside others."""
+    lenient = findings.accuracy.get("lenient")
+    if not findings.published or lenient is None or lenient.n < MIN_ITEMS:
         return []
     first = findings.published[0]
     rows = [("yours, lenient", *(percent(value, 0) for value in first.yours), *_baseline_texts(findings))]

@@ -87,6 +87,8 @@ def value_text(metric: str, value: float | None) -> str:
 
 def difference_text(metric: str, interval: Interval | None) -> str:
     """``+0.52 (+0.20 to +0.84)``, in the metric's unit; the estimate alone where there is no interval."""
+    if interval is None or interval.estimate is None:
+        return "not measured"
     return _difference(metric, interval, "{} ({} to {})", signed)
 
 

@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from attnprobe.errors import InputError
 from attnprobe.estimates import json_values
 from attnprobe.tasks.attention_link import AttentionLink, attention_link, most_trials
 from attnprobe.tasks.filler_findings import filler_findings
+from attnprobe.tasks.link_points import link_points
 from attnprobe.tasks.matrix_findings import matrix_findings
 from attnprobe.tasks.outcome import METRICS
 from attnprobe.tasks.summary_notes import summary_notes
@@ -53,6 +56,8 @@ class TaskSummary:
         Keys of the cells that are not there, and why.
     notes
         Of :func:`attnprobe.tasks.summary_notes.summary_notes`: sentences without capital and full stop.
+    points
+        Attention and answer of every prompt, see :func:`attnprobe.tasks.link_points.link_points`; none without a link.
     rows
         As :meth:`table` gives them.
     """
@@ -65,13 +70,14 @@ class TaskSummary:
     link: AttentionLink | None
     missing: Mapping[str, str]
     notes: tuple[str, ...]
+    points: np.ndarray
     rows: tuple[Mapping[str, Any], ...]
 
     def __repr__(self) -> str:
         return f"TaskSummary({self.task} of {self.model}: {self.verdict.headline})"
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything but the rows, in JSON's terms."""
+        """Everything but points and rows, in JSON's terms."""
         return {
             "task": self.task,
             "model": self.model,
@@ -117,11 +123,12 @@ def task_summary(data: TaskData) -> TaskSummary:
         task=data.task,
         model=data.model,
         sizes=sizes,
-        verdict=task_verdict(data.task, findings, link, sizes),
+        verdict=task_verdict(data, findings, link, sizes),
         findings=findings,
         link=link,
         missing=data.missing,
         notes=(*data.about.get("notes", ()), *summary_notes(findings, data.outcomes)),
+        points=np.empty((0, 2)) if link is None else link_points(data.outcomes, link.metric, link.predictor),
         rows=tuple(_rows(data)),
     )
 

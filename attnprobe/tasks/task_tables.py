@@ -11,6 +11,7 @@ from attnprobe.tasks.baselines import METRICS, Baseline
 from attnprobe.tasks.filler_findings import FillerFindings
 from attnprobe.tasks.filler_tables import filler_tables
 from attnprobe.tasks.held_out_heads import CHOSEN, OTHERS
+from attnprobe.tasks.item_intervals import MIN_ITEMS
 from attnprobe.tasks.matrix_findings import MatrixFindings
 from attnprobe.tasks.matrix_tables import matrix_tables
 from attnprobe.tasks.sweep_findings import SweepFindings
@@ -67,10 +68,12 @@ def _baseline_table(baselines: Sequence[Baseline], context: str) -> list[Table]:
     if more is None:
         return []
     header = ["", *(TEXTS[metric].short for metric in metrics), f"{TEXTS[more].short}, more"]
+    gold = "gold-foil: the right answer's less that of a wrong one. " if "margin" in metrics else ""
     unit = f"{TEXTS[more].unit} of {TEXTS[more].name}"
     note = (
-        f"log p: of the whole answer, nats, mean over items. The last column: {unit} that the first line has more than "
-        "this one, within items; than the evidence alone, which has its first wording, in prompts with that wording."
+        f"log p: of the whole answer, nats, mean over items, nothing taken out. {gold}The last column: {unit} that the "
+        "first line has more than this one, within items; than the evidence alone, which has its first wording, in "
+        "prompts with that wording."
     )
     return [Table("Beside no context at all", tuple(header), tuple(rows), (False, *[True] * (len(header) - 1)), note)]
 
@@ -87,13 +90,17 @@ def _value(metric: str, interval: Interval | None) -> str:
 
 def _link_table(link: AttentionLink, place: str) -> Table:
     shown = [(TEXTS[name].name, one) for name, one in link.overall.by_name.items() if one.correlation.n_cells]
-    if link.heads is not None:
-        shown += [(f"{CHOSEN}*", link.heads.chosen), (f"{OTHERS}*", link.heads.others)]
+    # Of a few items, that some heads were chosen on others of few, a correlation says nothing.
+    heads = None
+    if link.heads is not None and link.heads.chosen.correlation.within_question.low is not None:
+        heads = link.heads
+        shown += [(f"{CHOSEN}*", heads.chosen), (f"{OTHERS}*", heads.others)]
     rows = tuple((name, *_correlations(one)) for name, one in shown)
     notes = [
         f"Spearman's, of the evidence's attention with the answer's {TEXTS[link.metric].name}; 95 % over items. At one "
-        f"place: within item and {place}; p of it adjusted over the rows (Holm), of chosen and other heads over these "
-        f"and mass and advantage on their half of the items. The headline is of {TEXTS[link.predictor].name} alone, by "
+        f"place: ranks within item and {place}; over an item's: among all prompts of an item; over all: of all items. "
+        "p: at one place, adjusted over the rows (Holm), of chosen and other heads over these and mass and advantage "
+        f"on their half of the items. The headline is of {TEXTS[link.predictor].name} alone, by "
         "its interval, its p not adjusted. Prompts at one place differ in the text around the evidence, and in its "
         "wording where it has several."
     ]
@@ -107,12 +114,16 @@ def _link_table(link: AttentionLink, place: str) -> Table:
             f"p adjusted over all layers, mass and advantage (Holm); the strongest, picked among them, is {best.name}: "
             f"{decimal(best.correlation.within_position.estimate)}, adjusted {p_equation(best.p_adjusted or 0.0)}."
         )
-    if link.heads is not None:
-        pairs = [f"{layer}-{head}" for layer, head in link.heads.heads]
+    if heads is not None:
+        pairs = [f"{layer}-{head}" for layer, head in heads.heads]
         notes.append(
-            f"* {count(len(pairs), 'head')} of the highest advantage on {len(link.heads.chosen_on)} items (layer-head "
-            f"{named(pairs, 8)}), related to the answer on the other {len(link.heads.held_out)}"
-            + (", too few for an interval." if link.heads.chosen.correlation.within_question.low is None else ".")
+            f"* {count(len(pairs), 'head')} of the highest advantage on {len(heads.chosen_on)} items (layer-head "
+            f"{named(pairs, 8)}), related to the answer on the other {len(heads.held_out)}."
+        )
+    elif link.heads is not None:
+        notes.append(
+            f"No retrieval heads: {count(len(link.heads.held_out), 'item')} on which they were not chosen "
+            f"cannot tell how they go with the answer ({MIN_ITEMS} are needed)."
         )
     elif link.reason:
         notes.append(f"No retrieval heads: {link.reason}.")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Collection
+
 from rich.cells import cell_len
 
+from attnprobe.tasks.cell import item_of_key
 from attnprobe.tasks.task_summary import TaskSummary
 from attnprobe.tasks.task_tables import task_tables
-from attnprobe.terminal import WIDTH, count, fit, table, wrapped
+from attnprobe.terminal import WIDTH, count, fit, named, table, wrapped
 from attnprobe.told import Table
 
 _MOST_ROWS = 40
@@ -42,9 +46,15 @@ def task_lines(summary: TaskSummary, unicode: bool = True) -> list[str]:
         key, why = next(iter(summary.missing.items()))
         lines += [
             "",
-            *wrapped(f"missing: {count(len(summary.missing), 'cell')}, e.g. {fit(f'{key}: {why}', 300).rstrip()}"),
+            *wrapped(f"missing: {_missing_by_item(summary.missing)}; e.g. {fit(f'{key}: {why}', 300).rstrip()}"),
         ]
     return lines if unicode else [line.encode("ascii", "replace").decode("ascii") for line in lines]
+
+
+def _missing_by_item(missing: Collection[str]) -> str:
+    """``3 cells, of ferry 2, mill 1``; the items with most of them first."""
+    items = Counter(item_of_key(key) for key in missing).most_common()
+    return f"{count(len(missing), 'cell')}, of {named([f'{item} {number:,}' for item, number in items])}"
 
 
 def _table_lines(one: Table) -> list[str]:
@@ -63,12 +73,18 @@ def _table_lines(one: Table) -> list[str]:
 
 
 def _blocks(one: Table) -> list[list[int]]:
-    """Columns that fit a line beside the first one, which names the rows of every block."""
+    """Columns that fit a line beside the first one, which names the rows of every block; a p stays with its value."""
     widths = [max(map(cell_len, cells)) + 2 for cells in zip(one.header, *one.rows, strict=True)]
-    blocks = [[0]]
+    together: list[list[int]] = []
     for column in range(1, len(widths)):
-        used = sum(widths[other] for other in blocks[-1])
-        if len(blocks[-1]) > 1 and used + widths[column] - 2 > WIDTH:
+        if one.header[column] == "p" and together:
+            together[-1].append(column)
+        else:
+            together.append([column])
+    blocks = [[0]]
+    for columns in together:
+        used = sum(widths[other] for other in (*blocks[-1], *columns))
+        if len(blocks[-1]) > 1 and used - 2 > WIDTH:
             blocks.append([0])
-        blocks[-1].append(column)
+        blocks[-1] += columns
     return blocks

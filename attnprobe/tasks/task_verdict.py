@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from attnprobe.estimates import Interval
 from attnprobe.study_text import interval_text
 from attnprobe.tasks.accuracy import EndContrast
-from attnprobe.tasks.attention_link import ALPHA, AttentionLink
+from attnprobe.tasks.attention_link import AttentionLink, why_unlinked
 from attnprobe.tasks.context_rot import BEYOND, FLOOR
 from attnprobe.tasks.decomposition import FillerLoss
+from attnprobe.tasks.ends_apart import direction, ends_apart
+from attnprobe.tasks.few_right import why_few_right
 from attnprobe.tasks.filler_findings import FillerFindings
 from attnprobe.tasks.item_intervals import MIN_ITEMS, wilson_interval
 from attnprobe.tasks.knee_text import knee_name, knee_text
 from attnprobe.tasks.matrix_findings import MatrixFindings
+from attnprobe.tasks.outcome import Outcome
 from attnprobe.tasks.paired_cells import MIN_TEST_ITEMS
-from attnprobe.tasks.price import Trend
 from attnprobe.tasks.sweep_findings import SweepFindings
+from attnprobe.tasks.task_data import TaskData
 from attnprobe.tasks.task_numbers import TEXTS, difference_text, p_equation, p_text, place_text, primary
 from attnprobe.terminal import count, percent
 from attnprobe.told import Verdict
@@ -48,13 +52,13 @@ _STATEMENTS = (
 """What the headline is about, and what it calls worse, of answers and of statements that conflict."""
 
 
-def task_verdict(task: str, findings: Findings, link: AttentionLink | None, sizes: Mapping[str, int]) -> Verdict:
+def task_verdict(data: TaskData, findings: Findings, link: AttentionLink | None, sizes: Mapping[str, int]) -> Verdict:
     """The verdict of a task.
 
     Parameters
     ----------
-    task
-        One of :data:`attnprobe.tasks.task_data.TASKS`.
+    data
+        Of one model.
     findings
         Of its analysis.
     link
@@ -62,21 +66,25 @@ def task_verdict(task: str, findings: Findings, link: AttentionLink | None, size
     sizes
         ``items``, ``trials`` (most of an item in one condition), ``missing`` (cells).
     """
-    lines = [*_link_lines(link, PLACES[task], sizes["trials"])] if link is not None else []
+    place = PLACES[data.task]
+    lines = [*_link_lines(link, place, sizes["trials"])] if link is not None else []
+    if link is not None and not isinstance(findings, FillerFindings):
+        lines += ends_apart(findings, link)
     if isinstance(findings, SweepFindings):
-        lines += _sweep_lines(findings)
+        lines += _sweep_lines(findings, data.outcomes)
     elif isinstance(findings, MatrixFindings):
-        lines += _matrix_lines(findings)
+        lines += _matrix_lines(findings, data.outcomes)
     else:
-        lines += _filler_lines(findings)
-    is_conflict = isinstance(findings, MatrixFindings) and bool(findings.contests)
-    headline = _headline(link, PLACES[task], *(_STATEMENTS if is_conflict else _ANSWERS))
-    return Verdict(headline, (*lines, *_limits(link, PLACES[task], sizes)))
-
-
-def _headline(link: AttentionLink | None, place: str, question: str, worse_of: Mapping[str, str]) -> str:
+        lines += _filler_lines(findings, data.outcomes)
+    question, worse = _STATEMENTS if isinstance(findings, MatrixFindings) and findings.contests else _ANSWERS
     if link is None:
-        return f"Attention and answers were not measured together, so it cannot be said whether {question}."
+        headline = f"{why_unlinked(data)}, so it cannot be said whether {question}."
+    else:
+        headline = _headline(link, place, question, worse)
+    return Verdict(headline, (*lines, *_limits(link, place, sizes)))
+
+
+def _headline(link: AttentionLink, place: str, question: str, worse_of: Mapping[str, str]) -> str:
     worse = worse_of[link.metric]
     within, over = link.at_one_condition, link.over_conditions
     if within == "together":
@@ -89,7 +97,10 @@ def _headline(link: AttentionLink | None, place: str, question: str, worse_of: M
         "untested": "it was not tested",
     }.get(within, "")
     if over == "together":
-        return f"In part: {worse} in those prompts of an item where its evidence gets less attention, but {same}."
+        return (
+            f"In part: {worse} in those prompts of an item where its evidence gets less attention, but {same}; so "
+            f"{place} may explain it."
+        )
     if over == "opposed":
         return f"No: {worse} in those prompts of an item where its evidence gets more attention; {same}."
     if over == within == "unrelated":
@@ -101,16 +112,21 @@ def _link_lines(link: AttentionLink, place: str, trials: int) -> list[str]:
     found = link.overall.by_name[link.predictor]
     within, over = found.correlation.within_position, found.correlation.within_question
     p = found.correlation.p_value
-    said = "" if p is None else f", {p_equation(p)}"
     why = "an item has one prompt there" if trials < 2 else within.reason
     test = ", and p is that of items' signs" if p is not None else ""
     none = f" There is no interval: {why}{test}." if within.low is None else ""
     return [
         f"Rank correlation of the evidence's {TEXTS[link.predictor].name} with the answer's {TEXTS[link.metric].name}: "
-        f"at one and the same {place} {interval_text(within)}{said}; over all prompts of an item "
-        f"{interval_text(over)}.{none}",
+        f"at one and the same {place} {_correlation(within, p)}; over all prompts of an item "
+        f"{_correlation(over, link.p_over_conditions)}.{none}",
         *_heads_line(link),
     ]
+
+
+def _correlation(interval: Interval, p: float | None) -> str:
+    if interval.estimate is None:
+        return "not measured"
+    return interval_text(interval) + ("" if p is None else f", {p_equation(p)}")
 
 
 def _heads_line(link: AttentionLink) -> list[str]:
@@ -125,7 +141,7 @@ def _heads_line(link: AttentionLink) -> list[str]:
     ]
 
 
-def _sweep_lines(findings: SweepFindings) -> list[str]:
+def _sweep_lines(findings: SweepFindings, outcomes: Sequence[Outcome]) -> list[str]:
     lines = []
     for metric in ("logprob", "strict", "advantage"):
         found = findings.means.get(metric) or findings.accuracy.get(metric)
@@ -138,18 +154,20 @@ def _sweep_lines(findings: SweepFindings) -> list[str]:
     strict = findings.accuracy.get("strict")
     if strict is not None:
         gap = strict.gap_mean
-        lines += _sentences(strict.warnings)
+        lines += _warning_lines(strict.warnings, outcomes)
         if gap.interval.estimate is not None:
             chance = "" if gap.threshold is None else f", by chance up to {percent(gap.threshold, 0)}"
             lines.append(
-                f"Context-rot gap (mean bookend): {difference_text('strict', gap.interval)} points{chance}: "
+                f"Context-rot gap (mean end): {difference_text('strict', gap.interval)} points{chance}: "
                 f"{gap.verdict.verdict}."
             )
     return [*lines, *_closed_book_line(findings)]
 
 
-def _sentences(texts: Sequence[str]) -> list[str]:
-    return [f"{text[0].upper()}{text[1:]}." for text in texts]
+def _warning_lines(warnings: Sequence[str], outcomes: Sequence[Outcome]) -> list[str]:
+    return [
+        f"{text[0].upper()}{text[1:]}." + (f" {why_few_right(outcomes)}" if text == BEYOND else "") for text in warnings
+    ]
 
 
 def _closed_book_line(findings: SweepFindings) -> list[str]:
@@ -170,9 +188,9 @@ def _closed_book_line(findings: SweepFindings) -> list[str]:
     ]
 
 
-def _matrix_lines(findings: MatrixFindings) -> list[str]:
+def _matrix_lines(findings: MatrixFindings, outcomes: Sequence[Outcome]) -> list[str]:
     strict = findings.accuracy.get("strict")
-    lines = [] if strict is None else _sentences(strict.warnings)
+    lines = [] if strict is None else _warning_lines(strict.warnings, outcomes)
     if findings.contests:
         wins = ", ".join(
             f"{percent(one.wins.estimate, 0)} of prompts at depth {place_text(one.depth)} (by "
@@ -184,21 +202,21 @@ def _matrix_lines(findings: MatrixFindings) -> list[str]:
     if metric is None:
         return lines
     trend = findings.by_length[metric].per_doubling
-    lines += [f"Per doubling of the prompt {_lost(metric, trend)}."]
+    lines += [f"Per doubling of the prompt {_lost(metric, trend.loss, trend.p)}."]
     knees = findings.knees.get(metric)
     if knees is not None:
         lines += [f"{knee_name(knee)}: {knee_text(knee)}." for knee in (knees.length, knees.position) if knee]
     return lines
 
 
-def _filler_lines(findings: FillerFindings) -> list[str]:
+def _filler_lines(findings: FillerFindings, outcomes: Sequence[Outcome]) -> list[str]:
     answered = [cell.means["strict"] for cell in findings.cells if "strict" in cell.means]
-    lines = _sentences([BEYOND]) if answered and max(answered) < FLOOR else []
+    lines = _warning_lines([BEYOND], outcomes) if answered and max(answered) < FLOOR else []
     metric = primary(findings.decompositions)
     if metric is None:
         return lines + [
             f"Filler {one.filler} {PLACEMENTS.get(str(one.placement), one.placement)}: per doubling of the prompt "
-            f"{_lost(name, one.curves[name].per_doubling)}."
+            f"{_lost(name, one.curves[name].per_doubling.loss, one.p[name])}."
             for one in findings.lengths
             for name in filter(None, [primary(one.curves)])
         ]
@@ -217,9 +235,9 @@ def _length(loss: FillerLoss) -> float:
     return loss.length if isinstance(loss.length, int | float) else 0.0
 
 
-def _lost(metric: str, trend: Trend) -> str:
-    said = "" if trend.p is None else f", {p_equation(trend.p)}"
-    return f"{TEXTS[metric].name} lost {difference_text(metric, trend.loss)} {TEXTS[metric].unit}{said}"
+def _lost(metric: str, loss: Interval, p: float | None) -> str:
+    said = "" if p is None else f", {p_equation(p)}"
+    return f"{TEXTS[metric].name} lost {difference_text(metric, loss)} {TEXTS[metric].unit}{said}"
 
 
 def _limits(link: AttentionLink | None, place: str, sizes: Mapping[str, int]) -> list[str]:
@@ -263,8 +281,5 @@ def _plain(p: float) -> str:
 
 def _contrast(metric: str, contrast: EndContrast) -> str:
     p = "" if contrast.p is None else f"{p_equation(contrast.p)}: "
-    low, high = contrast.interval.low, contrast.interval.high
-    word = "not tested" if contrast.p is None else "not told apart"
-    if contrast.p is not None and contrast.p < ALPHA and low is not None and high is not None:
-        word = "higher" if low > 0 else "lower" if high < 0 else word
+    word = {None: "not tested", 0: "not told apart", 1: "higher", -1: "lower"}[direction(contrast)]
     return f"{difference_text(metric, contrast.interval)} {TEXTS[metric].unit}, {p}{word}"

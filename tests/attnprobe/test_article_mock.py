@@ -17,6 +17,7 @@ from attnprobe.bands import judge
 from attnprobe.tasks import score_answer
 from attnprobe.tasks.accuracy import accuracy_by_position
 from attnprobe.tasks.context_rot import BEYOND, best_worst_ratio, context_rot_gap
+from attnprobe.tasks.ends import Ends
 from attnprobe.tasks.outcome import Outcome
 
 K, TRIALS, ALPHA = 10, 50, 0.45
@@ -83,7 +84,8 @@ def test_with_the_answer_read_it_gives_its_own_curve_which_is_not_the_printed_on
     assert curve[[0, -1]] == pytest.approx([0.186, 0.186], abs=0.001)
     assert float(best_worst_ratio(PRINTED)) == pytest.approx(8.0)
     assert float(best_worst_ratio(curve)) == pytest.approx(3.76, abs=0.02)
-    printed_gap, own_gap = (float(context_rot_gap(one, middle="source")) for one in (PRINTED, curve))
+    article = Ends(0, 9, (4, 5, 6))
+    printed_gap, own_gap = (float(context_rot_gap(one, article)) for one in (PRINTED, curve))
     assert printed_gap == pytest.approx(0.267, abs=0.001)
     assert own_gap == pytest.approx(0.133, abs=0.001)
     # The mock's own curve is "suspect" by the article's table; what is printed beside it is "confirmed".

@@ -53,7 +53,7 @@ def test_every_example_of_the_help_works(kind: str, tmp_path: Path, monkeypatch:
     Path("recall.json").write_text("".join(NEEDLE_FILE))
     for folder, task in (("sweep", "needle_sweep"), ("niah", "niah"), ("control", "filler_control")):
         if folder in words:
-            write_task(Path(folder), make_task(task, items=6, trials=1))
+            write_task(Path(folder), make_task(task, items=6, trials=2))
     assert command(*words).exit_code == 0
     assert Path(words[-1]).stat().st_size
 
@@ -180,8 +180,11 @@ def test_a_needle_is_drawn_from_a_niah_folder_by_metric(tmp_path: Path) -> None:
     for words, message in (
         (("needle", folder, "--metric", "speed"), "the speed was not measured in tiny; choose one of strict, lenient"),
         (("answers", folder, "--metric", "mass"), "only a needle of the folder of a niah task has metrics"),
-        (("published", folder), "has no accuracy at two positions or more"),
-        (("fillers", folder), "niah is no filler control"),
+        (
+            ("published", folder),
+            "published is drawn from needle_sweep or multi_doc; of this folder draw needle, depths",
+        ),
+        (("fillers", folder), "holds a niah task; a figure of kind fillers is drawn from filler_control; of this"),
         (("needle", tmp_path / "out"), "holds 2 models: other, tiny; give the folder of one"),
         (("link", tmp_path / "runs"), "holds no task; give the folder that"),
         (("link", folder, folder), "2 files or folders"),

@@ -73,7 +73,7 @@ def sources() -> dict[str, Any]:
         **dict.fromkeys(KINDS, run),
         "compare": {"one": run, "two": make_run(1), "study": make_study()},
         "needle": needle,
-        **dict.fromkeys(("answers", "published", "link"), summary_of("needle_sweep")),
+        **dict.fromkeys(("answers", "published", "link", "scatter"), summary_of("needle_sweep")),
         "depths": summary_of("niah"),
         **dict.fromkeys(("fillers", "parts"), summary_of("filler_control")),
     }

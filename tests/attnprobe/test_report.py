@@ -38,7 +38,7 @@ from attnprobe.report.report import write_report
 from attnprobe.report.run_series import series_of_runs
 from attnprobe.report.sections import KIND_NAMES, MOST_VALUES, budget_table, curve_table, page_data, value_text
 from attnprobe.report.series import VIEW_NAMES
-from attnprobe.report.sources import Runs, distinct_names, read_sources
+from attnprobe.report.sources import Loaded, Runs, distinct_names, read_sources
 from attnprobe.report.study_layers import summarised
 from attnprobe.report.study_series import series_of_study
 from attnprobe.report.text_maps import MOST_BYTES
@@ -876,7 +876,7 @@ def test_a_report_of_100_000_tokens_is_below_15_mb(tmp_path: Path, monkeypatch: 
     run = long_run()
     assert len(run.token_ids) > 100_000
     # Saved, it would take half a gigabyte: masses that are alike take none in memory.
-    monkeypatch.setattr(Runs, "read", lambda self, faults: iter([run]))
+    monkeypatch.setattr(Runs, "read", lambda self, faults: iter([Loaded(run, tmp_path / "run.safetensors")]))
     written = write_report([saved(tmp_path / "run.safetensors")], tmp_path / "r.html")
     assert written.page.stat().st_size < 15_000_000
     (payload,) = Page(written.page).data["report-texts"]

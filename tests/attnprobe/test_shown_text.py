@@ -83,7 +83,7 @@ def test_errors_of_every_command(tmp_path: Path) -> None:
     for words in (
         ("figure", "curve", damaged, "-o", "x.png"),
         ("figure", "curve", whole, "-o", f"x.{ODD}"),
-        ("figure", "curve", whole, "-o", tmp_path / "no" / f"{ODD}.png"),
+        ("figure", "curve", whole, "-o", whole / f"{ODD}.png"),  # in a file, as if it were a folder
         ("figure", "curve", whole, "-o", "x.png", "--norm", ODD),
         ("figure", "distance", whole, "-o", folder / "x.png"),
         ("figure", ODD, whole, "-o", "x.png"),

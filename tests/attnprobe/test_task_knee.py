@@ -78,7 +78,7 @@ def test_few_items_are_unclear_not_failing() -> None:
     assert knees.length.steps[0].state == "unclear"
     none = planted(np.random.default_rng(6), 4, from_length=2)
     assert none.length.length is none.length.censored is none.position.length is None
-    assert none.length.warnings == ("no knee: 4 items; an interval needs at least 5",)
+    assert none.length.warnings == ("not determined: 4 items; an interval needs at least 5",)
 
 
 def test_a_middle_beyond_the_model_has_no_knee() -> None:

@@ -16,6 +16,8 @@ from typer.testing import CliRunner
 from attnprobe import cli
 from attnprobe.errors import InputError
 from attnprobe.report.report import write_report
+from attnprobe.report.task_facts import facts_table, replies_tables, task_facts
+from attnprobe.tasks.outcome import Outcome
 from attnprobe.tasks.task_folder import TaskFolder
 from attnprobe.tasks.task_summary import task_summary
 from attnprobe.tasks.task_tables import task_tables
@@ -48,7 +50,7 @@ def test_a_page_has_the_verdict_every_table_and_every_picture(task: str, tmp_pat
         assert f"### {table.caption}" in summary.replace("\\", "")
     images = re.findall(r'<img id="(\w+)" alt="([^"]+)" src="data:image/png;base64,', page)
     assert "link" in dict(images)
-    assert len(images) == {"needle_sweep": 3, "niah": 9, "filler_control": 3}[task]
+    assert len(images) == {"needle_sweep": 4, "niah": 10, "filler_control": 4}[task]
     assert all("tiny; 6 items, up to 2 trials each." in alt for _, alt in images)
     assert "too &lt;i&gt;long" in page
     assert "<b>x" not in page
@@ -91,6 +93,73 @@ def test_what_cannot_be_reported_together_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is given twice"):
         write_report([folder, folder.parent], page)
     assert not page.exists()
+
+
+def test_it_says_how_it_was_measured(tmp_path: Path) -> None:
+    folder = written(tmp_path)
+    about = json.loads((folder / "task.json").read_text()) | {
+        "versions": {"torch": "2.13", "numpy": "2.4"},
+        "asked": {"model": "TinyLM", "weights_sample_sha256": "abc123", "dtype": "bfloat16", "rope": None},
+        "options": {"seed": 7, "trials": 2, "form": {"layout": "question_last", "instruction": "Answer | <b>."}},
+        "hashes": {"items_sha256": "def456"},
+        "fillers": [{"kind": "prose", "about": "a report"}],
+    }
+    (folder / "task.json").write_text(json.dumps(about))
+    report = write_report([folder], tmp_path / "page.html")
+    facts = dict(facts_table(about).rows)
+    assert facts == {
+        "model": "tiny",
+        "class": "TinyLM",
+        "weights, SHA-256 of a sample": "abc123",
+        "dtype": "bfloat16",
+        "seed": "7",
+        "trials": "2",
+        "layout": "question_last",
+        "instruction": "Answer | <b>.",
+        "items, SHA-256": "def456",
+        "filler prose": "a report",
+        "versions": "torch 2.13, numpy 2.4",
+    }
+    page, markdown = report.page.read_text(), report.summary.read_text()
+    assert 'id="measured-0"' in page
+    assert "Answer | &lt;b&gt;." in page
+    assert "| instruction | Answer \\| \\<b\\>. |" in markdown
+
+
+@pytest.mark.parametrize("value", [None, 3, "text", [3], {"rows": {}}, [{"about": 3}]])
+def test_odd_descriptions_are_read_as_far_as_they_go(value: Any) -> None:
+    about = dict.fromkeys(("asked", "options", "hashes", "fillers", "versions"), value)
+    assert task_facts({"model": "tiny", **about})[0] == ("model", "tiny")
+
+
+def test_a_server_is_told_from_the_task_and_a_tokenizer_s_folder_is_kept_private() -> None:
+    server = {"model": "big", "base_url": "http://127.0.0.1:8000/v1", "seed": 3}
+    asked = {"endpoint": server, "tokenizer": "/home/someone/models/tiny"}
+    facts = dict(task_facts({"model": "big", "asked": asked, "options": {"seed": 0, "trials": 1}}))
+    assert (facts["seed"], facts["server: seed"]) == ("0", "3")
+    assert facts["tokenizer"] == "tiny"
+    assert not any("someone" in value for value in facts.values())
+
+
+def test_wrong_replies_stand_beside_their_answers_of_as_many_items_as_there_are() -> None:
+    def reply(outcome: Outcome) -> Outcome:
+        is_wrong = outcome.item != "item 1"
+        return replace(
+            outcome,
+            strict=0,
+            lenient=int(not is_wrong),
+            facts={**outcome.facts, "reply": f"no <{outcome.item}>\n" + "x" * 300, "reply_cut": True},
+        )
+
+    data = make_task(items=4, trials=2)
+    rows = task_summary(replace(data, outcomes=tuple(map(reply, data.outcomes)))).table()
+    (table,) = replies_tables(rows)
+    assert [row[0] for row in table.rows] == ["item 0", "item 2", "item 3", "item 0", "item 0"]
+    assert [row[1] for row in table.rows[:4]] == ["position 0", "position 0", "position 0", "position 0"]
+    assert {row[2] for row in table.rows} == {"62 cars"}
+    assert table.rows[0][3] == f"no <item 0> {'x' * 188}… (cut at the limit of tokens)"
+    assert table.note == "5 of 36 replies; all are in table.csv."
+    assert replies_tables([row for row in rows if row["item"] == "item 1"]) == []
 
 
 @pytest.mark.browser

@@ -7,6 +7,7 @@ import pytest
 
 from attnprobe.errors import InputError
 from attnprobe.tasks.context_rot import context_rot_gap
+from attnprobe.tasks.ends import Ends
 from attnprobe.tasks.published import BY_LENGTH, BY_POSITION, beside_published
 
 
@@ -18,7 +19,9 @@ def test_the_curves_are_what_their_sources_say_of_them() -> None:
     assert [model for model, curve in by_model.items() if min(curve.accuracy) < curve.closed_book] == ["GPT-3.5-Turbo"]
     assert all(0 < value < 1 for curve in (*BY_POSITION, *BY_LENGTH) for value in curve.accuracy)
     assert gpt.relative == (0, 4 / 19, 9 / 19, 14 / 19, 1)
-    assert float(context_rot_gap(np.array(gpt.accuracy))) == pytest.approx(0.758 - (0.572 + 0.538 + 0.554) / 3)
+    assert float(context_rot_gap(np.array(gpt.accuracy), Ends(0, 4, (1, 2, 3)))) == pytest.approx(
+        0.758 - (0.572 + 0.538 + 0.554) / 3
+    )
     assert all(curve.accuracy[0] > curve.accuracy[-1] and "20" in curve.source for curve in BY_LENGTH)
 
 

@@ -88,6 +88,8 @@ def test_table_lines_have_one_row_each(rows: list[tuple[str, str]]) -> None:
 
 def test_wrapped_keeps_units_with_their_numbers() -> None:
     assert wrapped("it takes a share of 12.3 % and then", 24, "  ") == ["it takes a share of", "  12.3 % and then"]
+    assert wrapped("a correlation of 0.37, p = 0.018", 25) == ["a correlation of 0.37,", "p = 0.018"]
+    assert wrapped("a correlation of 0.37, p < 0.001", 28) == ["a correlation of 0.37,", "p < 0.001"]
     assert wrapped("") == [""]
 
 
