@@ -134,7 +134,7 @@ def test_odd_descriptions_are_read_as_far_as_they_go(value: Any) -> None:
 
 def test_a_server_is_told_from_the_task_and_a_tokenizer_s_folder_is_kept_private() -> None:
     server = {"model": "big", "base_url": "http://127.0.0.1:8000/v1", "seed": 3}
-    asked = {"endpoint": server, "tokenizer": "/home/someone/models/tiny"}
+    asked = {"endpoint": server, "tokenizer": "/data/models/tiny"}
     facts = dict(task_facts({"model": "big", "asked": asked, "options": {"seed": 0, "trials": 1}}))
     assert (facts["seed"], facts["server: seed"]) == ("0", "3")
     assert facts["tokenizer"] == "tiny"
