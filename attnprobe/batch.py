@@ -17,11 +17,11 @@ from attnprobe.capture import Capture, CaptureMode
 from attnprobe.decoding import (
     Batch,
     Progress,
-    continues_prefill,
     forced_logprobs,
     generate,
     has_recurrent_layers,
     left_pad,
+    may_chunk,
     stop_ids,
 )
 from attnprobe.errors import CaptureError, InputError
@@ -146,18 +146,18 @@ def prefill_chunk_of(
     if chunk != "auto":
         if chunk is None or chunk >= n_tokens:
             return None
+        if may_chunk(lm.model):
+            return chunk
         if changes_with_length(decoder_of(lm.model).config):
             raise InputError(
                 f"prefill_chunk={chunk}: the rotary frequencies of {type(lm.model).__name__} depend on the length of "
                 "what is fed (RoPE type dynamic or longrope), so chunks would give other outputs; use "
                 "prefill_chunk=None"
             )
-        if has_recurrent_layers(lm.model) and not continues_prefill(lm.model):
-            raise InputError(
-                f"prefill_chunk={chunk}: {type(lm.model).__name__} gives other outputs when its prompt is fed in "
-                "chunks (its recurrent state starts anew); use prefill_chunk=None"
-            )
-        return chunk
+        raise InputError(
+            f"prefill_chunk={chunk}: {type(lm.model).__name__} gives other outputs when its prompt is fed in "
+            "chunks (its recurrent state starts anew); use prefill_chunk=None"
+        )
     implementation, config = implementation_of(lm.model), decoder_of(lm.model).config
     if n_tokens <= AUTO_CHUNK or implementation.startswith("flash"):
         return None

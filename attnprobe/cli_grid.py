@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from attnprobe.cli_options import Json, Quiet
+from attnprobe.cli_options import Json, Quiet, RetryFailed
 from attnprobe.cli_output import print_json, print_lines, reported
 from attnprobe.errors import InputError
 from attnprobe.terminal import count, say
@@ -21,7 +21,7 @@ def run(
             "--set", metavar="KEY=VALUE", help="Replace a value of CONFIG; may be repeated. Paths: from here."
         ),
     ] = None,
-    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Try cells again that failed before.")] = False,
+    retry_failed: RetryFailed = False,
     explain: Annotated[
         str | None,
         typer.Option(

@@ -18,6 +18,7 @@ from attnprobe.cli_options import (
     Markers,
     ModelName,
     Quiet,
+    RetryFailed,
     Revision,
     Rope,
     Template,
@@ -71,7 +72,7 @@ def heads(
     rope: Rope = None,
     revision: Revision = None,
     trust_remote_code: TrustRemoteCode = False,
-    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Measure cells again that failed.")] = False,
+    retry_failed: RetryFailed = False,
     json_: Json = False,
     quiet: Quiet = False,
 ) -> None:

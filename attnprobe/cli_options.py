@@ -21,6 +21,7 @@ DeviceMap = Annotated[
 AttnImplementation = Annotated[
     str | None, typer.Option(help="sdpa, eager, flash_attention_2, ... [default: transformers' choice]")
 ]
+RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Measure cells again that failed.")]
 Rope = Annotated[str | None, typer.Option(help='RoPE override, e.g. "yarn:factor=4". [default: the model\'s own]')]
 Scalings = Annotated[
     list[str] | None,

@@ -14,6 +14,7 @@ from attnprobe.cli_options import (
     Json,
     Lengths,
     Quiet,
+    RetryFailed,
     Revision,
     Scalings,
     TrustRemoteCode,
@@ -114,7 +115,7 @@ def compare(
     attn_implementation: AttnImplementation = None,
     revision: Revision = None,
     trust_remote_code: TrustRemoteCode = False,
-    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Measure cells again that failed.")] = False,
+    retry_failed: RetryFailed = False,
     json_: Json = False,
     quiet: Quiet = False,
 ) -> None:

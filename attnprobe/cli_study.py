@@ -17,6 +17,7 @@ from attnprobe.cli_options import (
     Limit,
     Markers,
     Quiet,
+    RetryFailed,
     Revision,
     Rope,
     Rows,
@@ -82,7 +83,7 @@ def study(
     rope: Rope = None,
     revision: Revision = None,
     trust_remote_code: TrustRemoteCode = False,
-    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Measure cells again that failed.")] = False,
+    retry_failed: RetryFailed = False,
     json_: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -93,7 +94,6 @@ def study(
     interrupted.
     """
     with reported("n_documents", "gold_only", kept=out):
-        from attnprobe.grid_processes import own_device
         from attnprobe.study_command import StudyInput, print_study, run_study
         from attnprobe.study_options import StudyOptions, check_changes
 
@@ -110,7 +110,7 @@ def study(
             form=form,
             loading={
                 "dtype": dtype,
-                "device_map": device_map or own_device(),
+                "device_map": device_map,
                 "attn_implementation": attn_implementation,
                 "rope": rope,
                 "revision": revision,

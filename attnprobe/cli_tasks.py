@@ -22,6 +22,7 @@ from attnprobe.cli_options import (
     Limit,
     Markers,
     Quiet,
+    RetryFailed,
     Revision,
     Rope,
     Template,
@@ -71,7 +72,6 @@ Tokenizer = Annotated[
     str | None, typer.Option(metavar="MODEL", help="With --endpoint: the model whose tokens are counted.")
 ]
 PerMinute = Annotated[float | None, typer.Option(help="With --endpoint: most requests a minute. [default: any]")]
-RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Measure cells again that failed.")]
 
 _KINDS = "prose (built in), same_domain, repeated, shuffled; file:PATH, repeated:PATH, shuffled:PATH."
 
@@ -109,9 +109,10 @@ class TaskArguments:
 
     def run(self, task: str, choices: Mapping[str, Any], markers: Any, prompts: Path | None = None) -> None:
         """Do a task with these and its own choices, and print what was found; exit status 1 where cells have failed."""
-        from attnprobe.grid_processes import own_device
+        from attnprobe.several_models import LOADING
         from attnprobe.tasks.cell import Form
-        from attnprobe.tasks.task_command import OF_A_LOADED_MODEL, TaskInput, print_results, run_task
+        from attnprobe.tasks.task_command import print_results, run_task
+        from attnprobe.tasks.task_input import TaskInput
         from attnprobe.tasks.task_options import TaskOptions
 
         options = TaskOptions(
@@ -124,8 +125,7 @@ class TaskArguments:
             max_new_tokens=self.max_new_tokens,
             beyond_window=self.beyond_window,
         )
-        loading = {name: getattr(self, name) for name in OF_A_LOADED_MODEL}
-        loading["device_map"] = self.device_map or own_device()
+        loading = {name: getattr(self, name) for name in LOADING}
         given = TaskInput(tuple(self.model or ()), loading, self._server(), self.tokenizer)
         found = run_task(given, options, self.out, retry_failed=self.retry_failed, quiet=self.quiet)
         if found is not None and print_results(found, self.json_):
@@ -133,8 +133,8 @@ class TaskArguments:
 
     def _server(self) -> Server | None:
         """The server that is observed; options without effect are refused."""
+        from attnprobe.several_models import LOADING
         from attnprobe.tasks.endpoint import Endpoint
-        from attnprobe.tasks.task_command import OF_A_LOADED_MODEL
 
         if self.endpoint is None:
             self._refuse(
@@ -142,9 +142,7 @@ class TaskArguments:
                 "without --endpoint; add the server's address, or leave it out",
             )
             return None
-        self._refuse(
-            (*OF_A_LOADED_MODEL, "beyond_window"), "with --endpoint, whose server has loaded the model; leave it out"
-        )
+        self._refuse((*LOADING, "beyond_window"), "with --endpoint, whose server has loaded the model; leave it out")
         if self.endpoint_model is None:
             raise InputError("--endpoint needs --endpoint-model, the model's name on the server")
         return Endpoint(

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationInfo
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
 
 from attnprobe.rope_parse import parse_rope
+from attnprobe.several_models import LOADING
 from attnprobe.terminal import bytes_of
 
 
@@ -22,6 +23,18 @@ class Config(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, hide_input_in_errors=True)
 
     kind: str
+
+
+class ModelConfig(Config):
+    """A config of a kind that loads models.
+
+    Each kind declares those of the fields below that it has, in the order in which they are explained.
+    """
+
+    @property
+    def loading(self) -> dict[str, Any]:
+        """Arguments of :func:`attnprobe.load`."""
+        return {name: getattr(self, name) for name in LOADING if name in type(self).model_fields}
 
 
 def placed(path: Path, info: ValidationInfo) -> Path:
@@ -63,3 +76,30 @@ RopeText = Annotated[str, BeforeValidator(_rope)]
 
 Size = Annotated[str, BeforeValidator(_zero), AfterValidator(_sized)]
 """A number of bytes as text; see :func:`attnprobe.terminal.bytes_of`."""
+
+Natural = Annotated[int, Field(ge=0)]
+Positive = Annotated[int, Field(ge=1)]
+
+Dtype = Annotated[
+    str | None,
+    Field(description="float32, bfloat16, float16 or auto. null: float32 on a CPU, else the checkpoint's own."),
+]
+DeviceMap = Annotated[
+    str | None,
+    Field(
+        description="cpu, cuda:1, auto, ... null: the first CUDA device, else the CPU; under accelerate launch, each "
+        "process's own device."
+    ),
+]
+AttnImplementation = Annotated[
+    str | None, Field(description="sdpa, eager, flash_attention_2, ... null: transformers' choice.")
+]
+Revision = Annotated[str | None, Field(description="Branch, tag or commit of a hub id. null: main.")]
+TrustRemoteCode = Annotated[bool, Field(description="Run code that comes with the model.")]
+Rope = Annotated[
+    RopeText | None,
+    Field(
+        description='RoPE override, e.g. "yarn:factor=4", or its keys and values as in a config.json. null: the '
+        "model's own."
+    ),
+]

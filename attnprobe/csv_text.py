@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -13,6 +13,12 @@ _QUOTED = re.compile(r'[",\r\n]')  # the module csv lets a lone \r stand, which 
 def csv_text(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """Rows as CSV. None is empty, and texts that begin as a formula does get an apostrophe before them."""
     return "".join(",".join(map(_cell, row)) + "\n" for row in (header, *rows))
+
+
+def table_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows as CSV; undefined values are empty."""
+    shown = ([f"{value:.6g}" if isinstance(value, float) else value for value in row.values()] for row in rows)
+    return csv_text(list(rows[0]), shown)
 
 
 def _cell(value: Any) -> str:

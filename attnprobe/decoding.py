@@ -128,8 +128,15 @@ def continues_prefill(model: nn.Module) -> bool:
     return not changes_with_length(decoder_of(model).config) and takes_chunks(model)
 
 
+def may_chunk(model: nn.Module) -> bool:
+    """Whether a measurement feeds this model in chunks: the same, tried only where layers carry a state."""
+    if changes_with_length(decoder_of(model).config):
+        return False
+    return not has_recurrent_layers(model) or takes_chunks(model)
+
+
 def takes_chunks(model: nn.Module) -> bool:
-    """The same of a short prompt alone, for which no rotary frequencies change."""
+    """As :func:`continues_prefill`, of a short prompt alone, for which no rotary frequencies change."""
     return _agree(model, "chunks", lambda: _probe(model, 0, None), lambda: _probe(model, 0, 10))
 
 

@@ -17,6 +17,8 @@ MIN_QUESTIONS = 6
 """With 5 questions no sign-flip test can reach p = 0.05: the smallest possible p is 2 / 2^5."""
 
 _EXACT_QUESTIONS = 14
+DRAWS = 9999
+"""Flips drawn beyond so many questions, unless other ones are asked for."""
 
 BOUNDS = (0.8, 1.25)
 """Ratios between which a difference from the middle does not matter."""
@@ -71,7 +73,7 @@ class Flatness:
         return f"Flatness(p={short_number(self.p)}, statistic={short_number(self.statistic)}, n={self.n}{note})"
 
 
-def flatness_test(log_profiles: Any, seed: Seed = 0, draws: int = 9999) -> Flatness:
+def flatness_test(log_profiles: Any, seed: Seed = 0, draws: int = DRAWS) -> Flatness:
     """Test that the mean curve over questions is flat, by flipping whole questions.
 
     Each question's log profile is centred over positions. If the mean curve is flat and questions stray from it to
@@ -111,7 +113,7 @@ def flatness_test(log_profiles: Any, seed: Seed = 0, draws: int = 9999) -> Flatn
         few = f"{n} question{'' if n == 1 else 's'}; the test needs at least {MIN_QUESTIONS}"
         return Flatness(None, statistic, n, f"{few}; {note}" if note else few)
     signs = sign_patterns(n, draws, seed)
-    return Flatness(float(sign_flip_p(centred(kept)[None], signs)[0]), statistic, n, note, 1 / len(signs))
+    return Flatness(float(sign_flip_p(centred(kept)[None], signs)[0]), statistic, n, note, smallest_p(n, draws))
 
 
 def centred(log_profiles: np.ndarray) -> np.ndarray:
@@ -131,6 +133,11 @@ def sign_patterns(n: int, draws: int, seed: Seed) -> np.ndarray:
         return np.hstack([np.ones((len(bits), 1)), 1.0 - 2.0 * bits])
     random = generator(seed).integers(2, size=(draws, n)) * 2.0 - 1.0
     return np.vstack([np.ones((1, n)), random])
+
+
+def smallest_p(n: int, draws: int = DRAWS) -> float:
+    """The smallest p that so many questions and the flips of :func:`sign_patterns` can give."""
+    return 1 / 2 ** (n - 1) if n <= _EXACT_QUESTIONS else 1 / (1 + draws)
 
 
 def sign_flip_p(profiles: np.ndarray, signs: np.ndarray) -> np.ndarray:

@@ -53,11 +53,11 @@ def measure_cell(
     options
         Of the measurement.
     relief
-        How often this cell ran out of memory: the prompt is fed in ever smaller chunks.
+        How often this cell ran out of memory; see :func:`attnprobe.study_cells.relieved_chunk`.
     """
     assert cell.gold_position is not None
     common: dict[str, Any] = {
-        "prefill_chunk": relieved_chunk(relief),
+        "prefill_chunk": relieved_chunk(lm, relief),
         "beyond_window": options.beyond_window,
     }
     prompt = ordered_prompt(cell.prompt, cell.order.permutation)

@@ -145,10 +145,10 @@ def run_heads(
     InputError
         Prompts or options that do not fit; a folder of another measurement.
     """
+    from attnprobe.csv_text import table_csv
     from attnprobe.models import load
     from attnprobe.report.heads_figure import save_heads_figure
     from attnprobe.run_folder import write_text
-    from attnprobe.study_command import table_csv
 
     read = study_records(prompts, n_documents, limit=limit, seed=options.seed, **(form or {}))  # type: ignore[arg-type]
     for warning in (*read.warnings, *read.refused):
@@ -207,7 +207,7 @@ def measure_heads(
     questions = _questions(records, options, quiet)
     accepted = {q.number: _accepted(records[q.number]) for q in questions}
     cells = _cells(lm, questions, options)
-    store = _store(out)
+    store = CellStore.open(out)
 
     def do(cell: Cell, relief: int) -> dict[str, Any]:
         work: StudyCell = cell.work
@@ -282,15 +282,6 @@ def _cells(lm: LanguageModel, questions: Sequence[Question], options: HeadsOptio
             work = StudyCell(question.number, order, "heads", question.prompt, question.gold)
             cells.append(Cell(work.key, tokens, work))
     return cells
-
-
-def _store(out: Path) -> CellStore:
-    folder = out / "arrays"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{out} cannot be made a folder: {error.strerror}; give another out") from error
-    return CellStore(folder, folder, keep_runs=0, used=0)
 
 
 def _config(

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnprobe.heads import NEAR
-from attnprobe.terminal import count, decimal, fit, named, percent, table, wrapped
+from attnprobe.study_text import interval_cell
+from attnprobe.terminal import count, decimal, fit, named, p_text, percent, table, wrapped
 
 if TYPE_CHECKING:
-    from attnprobe.estimates import Interval
     from attnprobe.heads_command import HeadsResult
 
 SCORE_NAMES = {
@@ -106,8 +106,8 @@ def _table(result: HeadsResult) -> list[str]:
                 str(one.layer),
                 str(one.head),
                 decimal(one.chosen_on, digits),
-                _interval(one.held_out, digits),
-                _p(one.p),
+                interval_cell(one.held_out, digits),
+                p_text(one.p),
                 *(percent(float(mean[place]), 0) for mean in means.values()),
             ]
         )
@@ -120,25 +120,10 @@ def _together(result: HeadsResult) -> list[str]:
     chosen_on = float(np.mean([one.chosen_on for one in selection.heads]))
     text = (
         f"{count(len(selection.heads), 'chosen head')} together: {decimal(chosen_on, digits)} where chosen, "
-        f"{_interval(selection.together, digits)} held out; all others {_interval(selection.others, digits)}"
+        f"{interval_cell(selection.together, digits)} held out; all others {interval_cell(selection.others, digits)}"
     )
     return wrapped(text, indent="  ")
 
 
 def _digits(result: HeadsResult) -> int:
     return 2 if result.selection.by in _IN_NATS_OR_DOUBLINGS else 3
-
-
-def _interval(interval: Interval | None, digits: int) -> str:
-    if interval is None or interval.estimate is None:
-        return "-"
-    estimate = decimal(interval.estimate, digits)
-    if interval.low is None or interval.high is None:
-        return estimate
-    return f"{estimate} [{decimal(interval.low, digits)}, {decimal(interval.high, digits)}]"
-
-
-def _p(p: float | None) -> str:
-    if p is None:
-        return "-"
-    return "<0.001" if p < 0.001 else decimal(p, 3)

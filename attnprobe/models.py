@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from attnprobe.errors import InputError
+from attnprobe.grid_processes import own_device
 from attnprobe.rope import apply_rope, trained_positions
 from attnprobe.rope_frequencies import assert_rope_applied
 from attnprobe.rope_parse import RopeOverride, parse_rope
@@ -146,7 +147,8 @@ def load(
         ``"float32"``, ``"bfloat16"``, ``"float16"``, a torch dtype, or ``"auto"`` for the checkpoint's own.
         None: float32 on a CPU, the checkpoint's own on an accelerator.
     device_map
-        As for ``from_pretrained``. None: the first CUDA device, or the CPU where there is none.
+        As for ``from_pretrained``. None: the first CUDA device, or the CPU where there is none; under a launch of
+        several processes, each process's own CUDA device.
     attn_implementation
         As for ``from_pretrained``. None: transformers' choice for this model.
     rope
@@ -174,7 +176,7 @@ def load(
     if attn_implementation is not None:
         options["attn_implementation"] = attn_implementation
     if device_map is not None or not on_cpu:
-        options["device_map"] = {"": "cuda:0"} if device_map is None else device_map
+        options["device_map"] = {"": own_device() or "cuda:0"} if device_map is None else device_map
     with _notice(f'loading "{name}"', progress) as notice, quiet_transformers(progress):
         source = resolve(name, revision, notice)
         notice(f'loading "{name}"')

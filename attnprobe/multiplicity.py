@@ -8,7 +8,7 @@ import numpy as np
 
 from attnprobe.arguments import Seed, table, whole_number
 from attnprobe.errors import InputError
-from attnprobe.flatness import MIN_QUESTIONS, sign_patterns
+from attnprobe.flatness import DRAWS, MIN_QUESTIONS, sign_patterns
 
 METHODS = ("holm", "benjamini-hochberg")
 
@@ -47,7 +47,7 @@ def adjust_p_values(p_values: Any, method: str = "holm") -> np.ndarray:
     return np.asarray(adjusted, dtype=np.float64).reshape(p.shape)
 
 
-def sign_flip_max_t(values: Any, seed: Seed = 0, draws: int = 9999) -> np.ndarray:
+def sign_flip_max_t(values: Any, seed: Seed = 0, draws: int = DRAWS) -> np.ndarray:
     """Two-sided p values that the mean over questions is 0, adjusted over all layers or heads.
 
     Flips the signs of whole questions, so that the dependence between heads is kept, and compares each head's |t|

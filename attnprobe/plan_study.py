@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from attnprobe.architecture import uses_interface
 from attnprobe.blueprint import Blueprint
 from attnprobe.designs import Order
@@ -25,7 +27,7 @@ from attnprobe.estimate import (
 )
 from attnprobe.extras import n_distance_bins
 from attnprobe.plan import about_model
-from attnprobe.prefix_cache import keeps_every_key
+from attnprobe.prefix_cache import keeps_every_key, n_common
 from attnprobe.prompt import encode_answer
 from attnprobe.rope import changes_with_length
 from attnprobe.rotating import Question, matched_question, question_orders
@@ -207,7 +209,7 @@ def _passes(
         for n_documents in shared:
             n_before = _n_until(plain, n_documents) if reuses else 0
             if null is not None:
-                n_alike = _n_common(null, plain) if reuses else 0
+                n_alike = n_common(np.asarray(null.token_ids), np.asarray(plain.token_ids)) if reuses else 0
                 yield Pass(null.n_tokens, n_null, n_spans, min(n_before, n_alike), "null")
                 n_before = n_alike
             yield Pass(plain.n_tokens, n_answer, n_spans, min(n_before, row), variant)
@@ -226,11 +228,6 @@ def _n_until(encoded: EncodedPrompt, n_documents: int) -> int:
     """About how many tokens stand before the document that follows so many."""
     starts = sorted(span.segments[0][0] for span in encoded.spans if span.kind == "document" and span.segments)
     return starts[min(n_documents, len(starts) - 1)] if starts else 0
-
-
-def _n_common(first: EncodedPrompt, second: EncodedPrompt) -> int:
-    pairs = zip(first.token_ids, second.token_ids, strict=False)
-    return next((place for place, (a, b) in enumerate(pairs) if a != b), min(first.n_tokens, second.n_tokens))
 
 
 def pass_seconds(shape: ModelShape, one: Pass, rates: Rates) -> float:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from attnprobe.plan import Plan, PlannedPrompt
-from attnprobe.plan_study import StudyPlan
+from typing import TYPE_CHECKING
+
 from attnprobe.power import PlannedQuestions
 from attnprobe.spans import SPAN_KINDS
-from attnprobe.tasks.task_plan import TaskPlan
 from attnprobe.terminal import count, decimal, duration, fit, named, percent, size, table, wrapped
+
+if TYPE_CHECKING:
+    from attnprobe.plan import Plan, PlannedPrompt
+    from attnprobe.plan_study import StudyPlan
+    from attnprobe.tasks.task_plan import TaskPlan
 
 _MOST_PROMPTS = 10
 _MOST_DOCUMENTS = 20

@@ -29,6 +29,8 @@ class RankCorrelation:
     p_value
         Two-sided, of no correlation within question and position: of the interval's t; where the ranks agree too well
         for an interval, of the sign test of the questions' own correlations. None where there is neither.
+    p_within_question
+        The same within question, of the interval's t; None without an interval.
     by_question
         float64 ``[Q]``: the headline's correlation of each question alone; NaN where it has none.
     n_cells
@@ -39,6 +41,7 @@ class RankCorrelation:
     within_question: Interval
     within_position: Interval
     p_value: float | None
+    p_within_question: float | None
     by_question: np.ndarray
     n_cells: int
 
@@ -121,7 +124,7 @@ def ranked_cells(tables: Sequence[np.ndarray], level: float = 0.95, unit: str = 
     pooled, _ = _interval(
         lambda some: _correlation(_sums([np.concatenate([tables[q] for q in some])])), tables, level, unit
     )
-    within, _ = _interval(lambda some: _correlation(by_question[some].sum(axis=0)), tables, level, unit)
+    within, p_within = _interval(lambda some: _correlation(by_question[some].sum(axis=0)), tables, level, unit)
     headline, p_value = _interval(lambda some: _correlation(by_place[some].sum(axis=0)), tables, level, unit)
     own = np.array([_correlation(sums) for sums in by_place])
     if p_value is None and headline.n >= MIN_QUESTIONS:
@@ -131,6 +134,7 @@ def ranked_cells(tables: Sequence[np.ndarray], level: float = 0.95, unit: str = 
         within_question=within,
         within_position=headline,
         p_value=p_value,
+        p_within_question=p_within,
         by_question=own,
         n_cells=sum(len(table) for table in tables),
     )

@@ -52,9 +52,8 @@ def apply_rope(config: Any, override: RopeOverride) -> Any:
             "config, so it cannot take one; leave rope=None"
         )
     text.standardize_rope_params()
-    nested = text.rope_parameters
     layer_type = full_attention_key(text, f'rope override "{override}"')
-    old = dict(nested[layer_type] if layer_type else nested)
+    old = dict(parameters_of(text, layer_type))
     parameters = _new_parameters(text, old, override)
     if layer_type and "truncate" in parameters:
         raise InputError(
@@ -62,7 +61,7 @@ def apply_rope(config: Any, override: RopeOverride) -> Any:
             f'layer type, as in "{text.model_type}"; leave it out'
         )
     try:
-        text.rope_parameters = {**nested, layer_type: parameters} if layer_type else parameters
+        text.rope_parameters = {**text.rope_parameters, layer_type: parameters} if layer_type else parameters
         _set_lengths(text, old, override)
         text.standardize_rope_params()
         text.validate_rope()
@@ -89,6 +88,18 @@ def full_attention_key(text: Any, asked: str) -> str | None:
             f"{sorted(text.rope_parameters)}; only models with full_attention layers are supported"
         )
     return "full_attention"
+
+
+def parameters_of(text: Any, layer_type: str | None) -> Mapping[str, Any]:
+    """RoPE parameters of the layers of one type; None: of all, where they are not kept by layer type."""
+    found: Mapping[str, Any] = text.rope_parameters[layer_type] if layer_type else text.rope_parameters
+    return found
+
+
+def _full_attention_parameters(text: Any) -> Mapping[str, Any]:
+    """RoPE parameters of the full-attention layers, or of all; empty where there are none."""
+    parameters = getattr(text, "rope_parameters", None) or {}
+    return parameters.get("full_attention") or {} if _is_nested(parameters) else parameters
 
 
 def of_layers(text: Any, layer_type: str | None) -> Any:
@@ -187,8 +198,7 @@ def _stated_original(text: Any, parameters: Mapping[str, Any]) -> int | None:
 def original_positions(config: Any) -> int | None:
     """Positions that a config's model was trained on before any scaling; None where the config does not tell."""
     text = config.get_text_config(decoder=True)
-    parameters = getattr(text, "rope_parameters", None) or {}
-    return _stated_original(text, parameters.get("full_attention") or parameters)
+    return _stated_original(text, _full_attention_parameters(text))
 
 
 def _set_lengths(text: Any, old: Mapping[str, Any], override: RopeOverride) -> None:
@@ -216,9 +226,7 @@ def trained_positions(config: Any) -> int | None:
         return None
     names = ("max_position_embeddings", "n_positions", "n_ctx")
     stated = next((v for v in (getattr(text, n, None) for n in names) if isinstance(v, int) and v > 0), None)
-    parameters = getattr(text, "rope_parameters", None) or {}
-    if _is_nested(parameters):
-        parameters = parameters.get("full_attention") or {}
+    parameters = _full_attention_parameters(text)
     factor, kind = parameters.get("factor"), parameters.get("rope_type")
     if stated is None or not factor:
         return stated

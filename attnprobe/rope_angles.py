@@ -85,6 +85,11 @@ class RopeInspection:
         """
         return 2 * (len(self.inv_freq) - never_turning(self.inv_freq, self.original))
 
+    @property
+    def at_longest(self) -> tuple[RopeAt, ...]:
+        """Of every scaling the entry of its longest length."""
+        return tuple({at.scaling: at for at in self.scaled}.values())
+
     def slowdown(self, at: RopeAt) -> np.ndarray:
         """float64 [pair]: how many times slower each pair turns than without scaling; the interpolation ramp."""
         return np.divide(self.inv_freq, at.inv_freq)
@@ -104,6 +109,10 @@ class RopeInspection:
         """
         never = 2 * math.pi / np.array(self.inv_freq) > self.original
         return np.where(never, at.length * np.array(at.inv_freq) / (self.original * np.array(self.inv_freq)), 0.0)
+
+    def new_angles(self, at: RopeAt) -> int:
+        """Pairs that reach angles at this length which training never showed."""
+        return int((self.farthest(at) > 1 + 1e-5).sum())
 
     def to_dict(self) -> dict[str, Any]:
         """Everything in JSON's terms."""
@@ -134,7 +143,7 @@ class RopeInspection:
             "slowdown": self.slowdown(at).tolist(),
             "kept": None if kept is None else kept.tolist(),
             "never_turning": never_turning(at.inv_freq, at.length),
-            "new_angles": int((self.farthest(at) > 1 + 1e-5).sum()),
+            "new_angles": self.new_angles(at),
             "farthest_angle": float(self.farthest(at).max()),
             "decay_distances": [[low, high - 1] for low, high in pairwise(edges)],
             "decay": decay(at, edges).tolist(),

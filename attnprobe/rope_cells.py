@@ -5,6 +5,8 @@ The documents are fed once: questions and answers go on from their keys and valu
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -17,9 +19,8 @@ from attnprobe.measuring import measure
 from attnprobe.norms import head_values
 from attnprobe.prefix_cache import PrefixCache, goes_on_exactly
 from attnprobe.prompt import encode_answer
-from attnprobe.rope import changes_with_length
 from attnprobe.rope_frequencies import rope_in_use
-from attnprobe.rope_needles import AskedNeedle, NeedleText, ids_hash
+from attnprobe.rope_needles import AskedNeedle, NeedleText
 from attnprobe.study_cells import CellResult, relieved_chunk
 from attnprobe.token_losses import agree, token_losses
 
@@ -43,8 +44,7 @@ def measure_text(lm: LanguageModel, text: NeedleText, relief: int = 0) -> CellRe
     text
         What to read.
     relief
-        How often this cell ran out of memory: the text is fed in ever smaller chunks, unless the frequencies depend on
-        how much is fed.
+        How often this cell ran out of memory; see :func:`attnprobe.study_cells.relieved_chunk`.
 
     Returns
     -------
@@ -55,11 +55,12 @@ def measure_text(lm: LanguageModel, text: NeedleText, relief: int = 0) -> CellRe
         of the prompt's tokens from the second on, unless the model's logits could not be computed apart.
     """
     goes_on_exactly(lm.model)  # now: finding it out runs the model, which must not be watched below
-    chunk: Any = "auto" if changes_with_length(lm.model.config) else relieved_chunk(relief)
+    chunk = relieved_chunk(lm, relief)
     prefix = PrefixCache()
     n_depths = len(text.needles)
     found: list[dict[str, np.ndarray]] = [{} for _ in range(n_depths)]
     facts: list[dict[str, Any]] = [{} for _ in range(n_depths)]
+    prompts: list[tuple[int, ...]] = [()] * n_depths
     loss = None
     warnings: set[str] = set()
     ids = [_token_ids(lm, needle) for needle in text.needles]
@@ -79,6 +80,7 @@ def measure_text(lm: LanguageModel, text: NeedleText, relief: int = 0) -> CellRe
             loss = losses.values[: run.n_prompt - 1]
         elif losses is not None:
             warnings.add("losses are left out: the model changes its logits behind its output head")
+        prompts[depth] = run.token_ids[: run.n_prompt]
         found[depth] = _reduced(run, needle, lm.tokenizer, n_distance_bins(text.length))
         facts[depth] = {
             "item": needle.item,
@@ -98,7 +100,7 @@ def measure_text(lm: LanguageModel, text: NeedleText, relief: int = 0) -> CellRe
         {
             "text": text.number,
             "length": text.length,
-            "ids_sha256": ids_hash(text, lm.tokenizer),
+            "ids_sha256": _ids_hash(prompts),
             "needles": facts,
             "rope": rope_in_use(lm.model),
             "arrays": sorted(arrays),
@@ -153,6 +155,14 @@ def _reduced(run: Run, needle: AskedNeedle, tokenizer: Any, n_bins: int) -> dict
         "slices": slices,
         "distance": np.pad(run.distance_mass, ((0, 0), (0, 0), (0, farther))),
     }
+
+
+def _ids_hash(prompts: Iterable[Sequence[int]]) -> str:
+    """SHA-256 of the token ids of a text's prompts: the same for every scaling."""
+    digest = hashlib.sha256()
+    for ids in prompts:
+        digest.update(np.asarray(ids, dtype="<i8").tobytes())
+    return digest.hexdigest()
 
 
 def _token_ids(lm: LanguageModel, needle: AskedNeedle) -> tuple[int, ...]:

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attnprobe.csv_text import table_csv
 from attnprobe.rope_findings import RopeFindings, findings
 from attnprobe.rope_options import Margins, RopeOptions
 from attnprobe.rope_study import measure_scalings
-from attnprobe.study_command import table_csv
 from attnprobe.study_folder import SUMMARY, TABLE, write_result
 from attnprobe.tasks.items import read_items
 from attnprobe.terminal import say
@@ -68,8 +68,6 @@ def run_rope(
 
 def run_rope_config(config: RopeConfig, *, quiet: bool, retry_failed: bool, as_json: bool) -> int:
     """Run a comparison as its config says, and print what it found; gives the exit status."""
-    from attnprobe.grid_processes import own_device
-
     found = run_rope(
         config.model,
         config.scalings,
@@ -84,13 +82,7 @@ def run_rope_config(config: RopeConfig, *, quiet: bool, retry_failed: bool, as_j
         ),
         config.out,
         needles=config.needles,
-        loading={
-            "dtype": config.dtype,
-            "device_map": config.device_map or own_device(),
-            "attn_implementation": config.attn_implementation,
-            "revision": config.revision,
-            "trust_remote_code": config.trust_remote_code,
-        },
+        loading=config.loading,
         retry_failed=retry_failed,
         quiet=quiet,
     )

@@ -6,14 +6,24 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from attnprobe.config_fields import Config, ConfigModel, ConfigPath, RopeText
+from attnprobe.config_fields import (
+    AttnImplementation,
+    ConfigModel,
+    ConfigPath,
+    DeviceMap,
+    Dtype,
+    ModelConfig,
+    Positive,
+    Revision,
+    RopeText,
+    TrustRemoteCode,
+)
 from attnprobe.rope_options import DEPTHS, Margins, RopeOptions
 
-Positive = Annotated[int, Field(ge=1)]
 Margin = Annotated[float, Field(gt=0)]
 
 
-class RopeConfig(Config):
+class RopeConfig(ModelConfig):
     """One model under several RoPE scalings, on the same texts."""
 
     kind: Literal["rope"] = Field(description="What is run.")
@@ -52,17 +62,8 @@ class RopeConfig(Config):
     )
     margin_advantage: Margin = Field(Margins.advantage, description="The same of the needle's advantage, nats.")
     margin_loss: Margin = Field(Margins.loss, description="The same of the loss of the text's tokens, nats a token.")
-    dtype: str | None = Field(
-        None,
-        description="float32, bfloat16, float16 or auto. null: float32 on a CPU, else the checkpoint's own.",
-    )
-    device_map: str | None = Field(
-        None,
-        description="cpu, cuda:1, auto, ... null: the first CUDA device, else the CPU; under accelerate launch, each "
-        "process's own device.",
-    )
-    attn_implementation: str | None = Field(
-        None, description="sdpa, eager, flash_attention_2, ... null: transformers' choice."
-    )
-    revision: str | None = Field(None, description="Branch, tag or commit of a hub id. null: main.")
-    trust_remote_code: bool = Field(False, description="Run code that comes with the model.")
+    dtype: Dtype = None
+    device_map: DeviceMap = None
+    attn_implementation: AttnImplementation = None
+    revision: Revision = None
+    trust_remote_code: TrustRemoteCode = False

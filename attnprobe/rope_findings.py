@@ -12,6 +12,7 @@ import numpy as np
 from attnprobe.estimates import Band, Interval, json_values
 from attnprobe.intervals import end_log_ratios, mean_interval, ratio_interval, simultaneous_band
 from attnprobe.rope_data import BY_NEEDLE, BY_TEXT, RopeData
+from attnprobe.rope_options import RopeOptions
 from attnprobe.rope_verdict import ScalingVerdict, verdicts
 
 
@@ -48,28 +49,19 @@ class RopeFindings:
         What it rests on.
     verdicts
         Of every scaling.
+    curves
+        [scaling][length]: how attention is spread over the documents.
     """
 
     data: RopeData
     verdicts: tuple[ScalingVerdict, ...]
+    curves: tuple[tuple[TextCurve, ...], ...]
 
     def interval(self, metric: str, scaling: int, length: int, depth: int | None = None) -> Interval:
         """A metric's mean over its units, at one depth or all."""
         values = self.data.of(metric)[scaling, length]
         depths = None if depth is None else [depth]
         return mean_interval(self.data.by_unit(metric, values, depths), self.data.plan.options.level)
-
-    def curve(self, scaling: int, length: int) -> TextCurve:
-        """How attention is spread over the documents."""
-        options = self.data.plan.options
-        with np.errstate(divide="ignore"):
-            logs = np.log(self.data.slices[scaling, length])
-        head, tail = end_log_ratios(logs)
-        return TextCurve(
-            simultaneous_band(logs, options.level, options.seed).exp(),
-            ratio_interval(head, options.level),
-            ratio_interval(tail, options.level),
-        )
 
     def table(self) -> list[dict[str, Any]]:
         """One row a scaling, length, metric and place; every metric also over all its places."""
@@ -96,9 +88,8 @@ class RopeFindings:
                     "head_middle": curve.head_middle.to_dict(),
                     "tail_middle": curve.tail_middle.to_dict(),
                 }
-                for s, name in enumerate(plan.scalings)
-                for i, length in enumerate(plan.lengths)
-                for curve in [self.curve(s, i)]
+                for name, own in zip(plan.scalings, self.curves, strict=True)
+                for length, curve in zip(plan.lengths, own, strict=True)
             ],
             "rope": [
                 {"scaling": name, "length": length, "in_use": data.rope[s][i]}
@@ -121,7 +112,7 @@ class RopeFindings:
                     for d, depth in enumerate(plan.options.depths):
                         place = f"depth {depth:g}"
                         yield {**row, "metric": metric, "place": place, **_cells(self.interval(metric, s, i, d))}
-                share = self.curve(s, i).share
+                share = self.curves[s][i].share
                 for part, estimate in enumerate(share.estimate):
                     low, high = (None if bound is None else float(bound[part]) for bound in (share.low, share.high))
                     own = {"estimate": float(estimate), "low": low, "high": high, "n": share.n}
@@ -138,7 +129,20 @@ class RopeFindings:
 
 def findings(data: RopeData) -> RopeFindings:
     """Judge what was measured."""
-    return RopeFindings(data, verdicts(data))
+    curves = tuple(tuple(_curve(slices, data.plan.options) for slices in own) for own in data.slices)
+    return RopeFindings(data, verdicts(data), curves)
+
+
+def _curve(slices: np.ndarray, options: RopeOptions) -> TextCurve:
+    """From the shares ``[text, part]`` of one length under one scaling."""
+    with np.errstate(divide="ignore"):
+        logs = np.log(slices)
+    head, tail = end_log_ratios(logs)
+    return TextCurve(
+        simultaneous_band(logs, options.level, options.seed).exp(),
+        ratio_interval(head, options.level),
+        ratio_interval(tail, options.level),
+    )
 
 
 def _cells(interval: Interval) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from attnprobe.errors import InputError
-from attnprobe.rope import AT_RUN_TIME, of_layers
+from attnprobe.rope import AT_RUN_TIME, of_layers, parameters_of
 from attnprobe.rope_parse import LENGTH
 
 
@@ -100,7 +100,7 @@ def check_rotary(name: str, path: str, module: nn.Module, layer_type: str | None
     InputError
         As :func:`assert_rope_applied`.
     """
-    wanted = config.rope_parameters[layer_type] if layer_type else config.rope_parameters
+    wanted = parameters_of(config, layer_type)
     kind, live_kind = wanted["rope_type"], _rope_type(module, layer_type)
     where = f"{path} ({layer_type} layers)" if layer_type else path
     problem = f'rope type "{live_kind}" where "{kind}" is asked for' if live_kind != kind else None
@@ -189,7 +189,7 @@ def _computed(
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     config = copy.deepcopy(config)  # these functions normalise the config they are given
-    kind = (config.rope_parameters[layer_type] if layer_type else config.rope_parameters)["rope_type"]
+    kind = parameters_of(config, layer_type)["rope_type"]
     kwargs: dict[str, Any] = {"layer_type": layer_type} if layer_type else {}
     config = of_layers(config, layer_type)
     if kind in ROPE_INIT_FUNCTIONS:

@@ -13,7 +13,7 @@ from torch import nn
 
 from attnprobe.blueprint import read_config
 from attnprobe.errors import InputError
-from attnprobe.rope import apply_rope, full_attention_key, original_positions, trained_positions
+from attnprobe.rope import apply_rope, full_attention_key, original_positions, parameters_of, trained_positions
 from attnprobe.rope_angles import RopeAt, RopeInspection
 from attnprobe.rope_frequencies import check_rotary, frequencies_at, rotary_modules
 from attnprobe.rope_parse import LENGTH, RopeOverride, parse_rope
@@ -69,12 +69,12 @@ def inspect_rope(
             check_rotary(type(rotary).__name__, path, module, layer_type, one.get_text_config(decoder=True))
             for length in sorted(set(lengths)) or sorted({original, longest}):
                 scaled.append(_at(name, one, module, layer_type, length))
-    parameters = plain.get_text_config(decoder=True).rope_parameters
+    unscaled = parameters_of(plain.get_text_config(decoder=True), layer_type)
     return RopeInspection(
         model=model,
         model_type=text.model_type,
         layers=layer_type,
-        theta=float((parameters[layer_type] if layer_type else parameters)["rope_theta"]),
+        theta=float(unscaled["rope_theta"]),
         n_still=int((base == 0).sum()),
         original=original,
         inv_freq=tuple(base[base > 0].tolist()),
@@ -116,11 +116,9 @@ def _original(model: str, config: Any, overrides: Sequence[RopeOverride]) -> int
 
 def _at(name: str, config: Any, module: nn.Module, layer_type: str | None, length: int) -> RopeAt:
     frequencies, scaling = frequencies_at(module, layer_type, length)
-    text = config.get_text_config(decoder=True)
-    parameters = text.rope_parameters[layer_type] if layer_type else text.rope_parameters
     return RopeAt(
         scaling=name,
-        rope_type=parameters["rope_type"],
+        rope_type=parameters_of(config.get_text_config(decoder=True), layer_type)["rope_type"],
         window=trained_positions(config),
         length=length,
         attention_scaling=scaling,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from attnprobe.rope_angles import (
-    RopeAt,
     RopeInspection,
     decay,
     first_below_random,
@@ -41,7 +40,6 @@ def inspect_lines(found: RopeInspection) -> list[str]:
 def _scaling_table(found: RopeInspection) -> list[str]:
     rows = []
     for at in found.scaled:
-        farthest = found.farthest(at)
         below = first_below_random(at)
         rows.append(
             (
@@ -50,8 +48,8 @@ def _scaling_table(found: RopeInspection) -> list[str]:
                 decimal(at.attention_scaling**2, 3),
                 decimal(float(found.slowdown(at).max())),
                 str(never_turning(at.inv_freq, at.length)),
-                str(int((farthest > 1 + 1e-5).sum())),
-                decimal(float(farthest.max())),
+                str(found.new_angles(at)),
+                decimal(float(found.farthest(at).max())),
                 "-" if below is None else f"{below:,}",
             )
         )
@@ -69,7 +67,7 @@ def _scaling_table(found: RopeInspection) -> list[str]:
 
 def _decay_table(found: RopeInspection) -> list[str]:
     """Of every scaling at its longest length, the expected score by distance."""
-    shown = _longest(found)
+    shown = found.at_longest
     last = max(at.length for at in shown)
     starts = octaves(last)[:-1][::-1][::2][:_MOST_COLUMNS][::-1]
     rows = []
@@ -90,7 +88,7 @@ def _decay_table(found: RopeInspection) -> list[str]:
 
 def _pair_table(found: RopeInspection) -> list[str]:
     """Every pair: wavelength, turns in training, and how much each scaling slows it down."""
-    shown = _longest(found)[:_MOST_COLUMNS]
+    shown = found.at_longest[:_MOST_COLUMNS]
     slow, width = [found.slowdown(at) for at in shown], 9 if len(shown) > 2 else _NAME
     rows = [
         (
@@ -102,7 +100,7 @@ def _pair_table(found: RopeInspection) -> list[str]:
         for pair, length in enumerate(wavelengths(found.inv_freq))
     ]
     header = ("pair", "wavelength", "turns", *(fit(short_name(at.scaling), width).rstrip() for at in shown))
-    left = len(_longest(found)) - len(shown)
+    left = len(found.at_longest) - len(shown)
     more = f"; {count(left, 'more scaling')}: --json" if left else ""
     return [
         *table(header, rows, (True,) * len(header)),
@@ -111,8 +109,3 @@ def _pair_table(found: RopeInspection) -> list[str]:
             f"each scaling turns the pair, at its longest length{more}"
         ),
     ]
-
-
-def _longest(found: RopeInspection) -> list[RopeAt]:
-    """Of every scaling the entry of its longest length."""
-    return list({at.scaling: at for at in found.scaled}.values())

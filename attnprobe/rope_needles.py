@@ -5,7 +5,6 @@ All questions of a text stand behind the same documents but for their end, so th
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -69,11 +68,6 @@ class NeedleText:
     length: int
     needles: tuple[AskedNeedle, ...]
     depths: tuple[float, ...]
-
-    @property
-    def key(self) -> str:
-        """Names the text in files."""
-        return text_key(self.length, self.number)
 
 
 def text_key(length: int, number: int) -> str:
@@ -158,14 +152,6 @@ def arrangement(n_items: int, n_depths: int, n_texts: int, seed: int) -> list[li
         times[chosen[rows], depths] += 1
         texts.append([int(item) for item in chosen[rows[np.argsort(depths)]]])
     return texts
-
-
-def ids_hash(text: NeedleText, tokenizer: Any) -> str:
-    """SHA-256 of the token ids of a text's prompts: the same for every scaling."""
-    digest = hashlib.sha256()
-    for needle in text.needles:
-        digest.update(np.asarray(needle.prompt.encode(tokenizer).token_ids, dtype="<i8").tobytes())
-    return digest.hexdigest()
 
 
 def _check(items: Sequence[NeedleItem], number: int) -> None:

@@ -105,7 +105,7 @@ def _cells(out: Path, plan: RopePlan) -> tuple[_Cells, dict[str, str]]:
     for scaling, name in enumerate(plan.scalings):
         folder = out / folder_of(name)
         records = read_cells(folder / "cells")
-        store = CellStore(folder / "arrays", folder / "arrays", keep_runs=0, used=0)
+        store = CellStore(folder / "arrays", folder / "arrays")
         for i, length in enumerate(plan.lengths):
             for number in range(plan.options.texts):
                 record = records.get(text_key(length, number))

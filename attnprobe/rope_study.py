@@ -23,7 +23,7 @@ from attnprobe.rope_data import RopeData, RopePlan
 from attnprobe.rope_needles import NeedleText, needle_text, text_key
 from attnprobe.rope_options import UNSCALED, RopeOptions, scaling_names
 from attnprobe.rope_read import folder_of, read_rope_data
-from attnprobe.run_settings import run_settings
+from attnprobe.run_settings import weights_sample
 from attnprobe.study_folder import CellStore
 from attnprobe.tasks.items import NeedleItem
 from attnprobe.terminal import count, say
@@ -78,8 +78,9 @@ def measure_scalings(
         another comparison.
     """
     names, loading = scaling_names(scalings), dict(loading or {})
-    shapes = {name: blueprint(model, rope=name, **loading).lm for name in names}
-    plain = shapes[UNSCALED]
+    plain = blueprint(model, rope=UNSCALED, **loading).lm
+    for name in names[1:]:
+        blueprint(model, rope=name, **loading)  # a scaling that the model cannot take is refused before anything
     if plain.max_positions is None:
         raise InputError(f"{model} has no trained length, so nothing can be said to lie in or beyond its window")
     plan = RopePlan(model, names, options, plain.max_positions)
@@ -99,16 +100,16 @@ def measure_scalings(
         "items_sha256": hashlib.sha256(json.dumps([asdict(item) for item in items]).encode()).hexdigest(),
     }
     say(f"{model}: {count(len(names), 'scaling')} x {count(len(places), 'text')}, window {plan.window:,} tokens", quiet)
+    passes = 1 if keeps_every_key(plain.model) else len(options.depths)
+    cells = [
+        Cell(text_key(length, number), passes * length**1.5, partial(text, number, length)) for number, length in places
+    ]
     complete = True
     for name in names:
         say(f"scaling {name}", quiet)
-        passes = 1 if keeps_every_key(shapes[name].model) else len(options.depths)
-        cells = [
-            Cell(text_key(length, number), passes * length**1.5, partial(text, number, length))
-            for number, length in places
-        ]
-        measure = partial(_measure_scaling, model, name, cells, out / folder_of(name), loading)
-        complete = measure({**config, "scaling": name}, retry_failed=retry_failed, quiet=quiet) and complete
+        own, folder = {**config, "scaling": name}, out / folder_of(name)
+        done = _measure_scaling(model, name, cells, folder, loading, own, retry_failed=retry_failed, quiet=quiet)
+        complete = done and complete
     return read_rope_data(out, plan) if complete else None
 
 
@@ -126,25 +127,16 @@ def _measure_scaling(
     """Measure the cells of one scaling; whether those of all processes are done. Weights are loaded when needed."""
     from attnprobe.models import load
 
-    store = _store(folder)
+    store = CellStore.open(folder)
     loaded: list[tuple[LanguageModel, str]] = []
 
     def do(cell: Cell, relief: int) -> dict[str, Any]:
         if not loaded:
             lm = load(model, rope=scaling, progress=not quiet, **loading)
-            loaded.append((lm, run_settings(lm, "file", 1, {})["weights_sample_sha256"]))
+            loaded.append((lm, weights_sample(lm.model)))
         lm, weights = loaded[0]
         result = measure_text(lm, cell.work(), relief)
         store.put(cell.key, result)
         return {**result.facts, "weights_sample_sha256": weights}
 
     return run_cells(folder / "cells", config, cells, do, quiet=quiet, retry_failed=retry_failed).complete
-
-
-def _store(folder: Path) -> CellStore:
-    arrays = folder / "arrays"
-    try:
-        arrays.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{folder} cannot be made a folder: {error.strerror}; give another out") from error
-    return CellStore(arrays, arrays, keep_runs=0, used=0)

@@ -54,7 +54,7 @@ def _overview(found: RopeFindings) -> list[str]:
                 percent(mean["mass"]),
                 decimal(mean["retrieval"]),
                 decimal(mean["loss"]),
-                percent(found.curve(s, i).middle, 0),
+                percent(found.curves[s][i].middle, 0),
                 percent(mean["sink"], 0),
                 decimal(mean["entropy"], 1),
                 decimal(mean["spectrum"]),

@@ -26,6 +26,7 @@ from attnprobe.prefix_cache import PrefixCache
 from attnprobe.prompt import Prompt
 from attnprobe.readers import PromptRecord
 from attnprobe.run_settings import run_settings
+from attnprobe.several_models import check_names
 from attnprobe.study import Study
 from attnprobe.study_cells import ASKED, StudyCell, measure_cell, own_answer_tokens, relieved_chunk
 from attnprobe.study_data import StudyData
@@ -129,16 +130,6 @@ def rotate(
             f"other processes are still measuring; read the study with Study.load({str(out)!r}) once all have ended"
         )
     return Study(data, settings)
-
-
-def check_names(names: Sequence[str]) -> None:
-    """Raise unless every model has a folder of its own."""
-    for name in names:
-        if sum(folder_name(other) == folder_name(name) for other in names) > 1:
-            raise InputError(
-                f"two models have the name {name!r}, or names that are one as a folder; rename one, or give its "
-                "LanguageModel a source of another name"
-            )
 
 
 def questions_of(
@@ -438,7 +429,7 @@ class _OwnAnswers:
             prompt,
             max_new_tokens=self._most_tokens(prompt),
             keep_rows=False,
-            prefill_chunk=relieved_chunk(relief),
+            prefill_chunk=relieved_chunk(self._lm, relief),
             beyond_window=self._options.beyond_window,
         )
         return {

@@ -13,9 +13,11 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import math
 import os
 import re
 import secrets
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -109,9 +111,7 @@ def opened_folder(folder: Path, settings: Mapping[str, Any], about: Mapping[str,
                 _clear(folder)
             elif known is not None and finished_runs(folder):
                 _check_settings(folder, known["settings"], settings)
-            for path in (folder / RUNS).iterdir():
-                if _LEFT_OVER.fullmatch(path.name):  # of a process that was killed while writing
-                    path.unlink()
+            remove_left_over(folder / RUNS)
             write_manifest(folder, settings, about)
             yield
     except Timeout:
@@ -153,6 +153,13 @@ def write_text(path: Path, text: str) -> None:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def remove_left_over(folder: Path, older_than: float = -math.inf) -> None:
+    """Delete what a process that was killed in :func:`write_text` left in a folder, if older than so many seconds."""
+    for path in folder.iterdir():
+        if _LEFT_OVER.fullmatch(path.name) and time.time() - path.stat().st_mtime > older_than:
+            path.unlink(missing_ok=True)
 
 
 def stored_run(

@@ -32,7 +32,7 @@ def run_settings(lm: LanguageModel, answers: str, batch_size: int, options: Mapp
     return {
         "attnprobe": __version__,
         "model": type(lm.model).__name__,
-        "weights_sample_sha256": _weights_sample(lm.model),
+        "weights_sample_sha256": weights_sample(lm.model),
         "tokenizer_sha256": _tokenizer_hash(lm.tokenizer),
         "dtype": lm.source.dtype,
         "rope": lm.source.rope,
@@ -48,7 +48,7 @@ def _tokenizer_hash(tokenizer: Any) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _weights_sample(model: torch.nn.Module) -> str:
+def weights_sample(model: torch.nn.Module) -> str:
     """SHA-256 over four values of every parameter: tells trained models apart wherever their files lie."""
     digest = hashlib.sha256()
     for name, parameter in model.named_parameters():

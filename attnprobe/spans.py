@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
@@ -24,6 +24,8 @@ KIND_NAMES = {
     "answer": "answer so far",
 }
 """What people read of a budget's kinds, in the order in which they are shown; see :func:`budget_kind`."""
+SINK_KINDS = ("sink", "secondary_sink", "learned_sink")
+"""Kinds of a budget that are sinks."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,11 @@ def is_secondary(span: Span) -> bool:
 def budget_kind(span: Span) -> str:
     """The kind of a budget that a span counts to: its own, but for secondary sinks, which have one."""
     return "secondary_sink" if is_secondary(span) else span.kind
+
+
+def sink_mass(budget: Mapping[str, float]) -> float:
+    """What all sinks of a budget got together; kinds that it lacks got nothing."""
+    return sum(budget.get(kind, 0.0) for kind in SINK_KINDS)
 
 
 def question_tokens(spans: Iterable[Span]) -> tuple[int, int] | None:

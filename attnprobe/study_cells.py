@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnprobe.causal import effects
+from attnprobe.decoding import may_chunk
 from attnprobe.designs import Order
 from attnprobe.measuring import measure
 from attnprobe.norms import head_values
@@ -20,7 +21,7 @@ from attnprobe.prefix_cache import PrefixCache
 from attnprobe.prompt import Prompt
 from attnprobe.run import Run
 from attnprobe.secondary_sinks import carried, find_secondary_sinks
-from attnprobe.spans import SPAN_KINDS, is_secondary
+from attnprobe.spans import SPAN_KINDS, budget_kind, is_secondary
 from attnprobe.study_options import NOTHING, StudyOptions, ordered_prompt, variant_prompt
 
 if TYPE_CHECKING:
@@ -43,9 +44,12 @@ KINDS = (*SPAN_KINDS, "secondary_sink")
 _RELIEVED = (2048, 512)
 
 
-def relieved_chunk(relief: int) -> Any:
-    """Tokens of the prompt to feed at a time once a cell ran out of memory ``relief`` times."""
-    return "auto" if relief == 0 else _RELIEVED[min(relief, len(_RELIEVED)) - 1]
+def relieved_chunk(lm: LanguageModel, relief: int) -> Any:
+    """Tokens of the prompt to feed at a time once a cell ran out of memory ``relief`` times.
+
+    Ever fewer, but for models that give other outputs when they are fed in chunks.
+    """
+    return "auto" if relief == 0 or not may_chunk(lm.model) else _RELIEVED[min(relief, len(_RELIEVED)) - 1]
 
 
 def own_answer_tokens(lm: LanguageModel, n_prompt: int, options: StudyOptions) -> int:
@@ -126,14 +130,14 @@ def measure_cell(
     prefix
         Keys and values of the cell before this one, to go on from.
     relief
-        How often this cell ran out of memory: the prompt is fed in ever smaller chunks.
+        How often this cell ran out of memory; see :func:`relieved_chunk`.
     progress
         As in :func:`attnprobe.measure`.
     """
     common: dict[str, Any] = {
         "rows": options.rows,
         "beyond_window": options.beyond_window,
-        "prefill_chunk": relieved_chunk(relief),
+        "prefill_chunk": relieved_chunk(lm, relief),
         "progress": progress,
     }
     prompt = ordered_prompt(cell.prompt, cell.order.permutation)
@@ -238,7 +242,7 @@ def _by_kind(run: Run, mass: np.ndarray) -> np.ndarray:
     """Mass ``[..., span]`` summed by ``KINDS``."""
     budget = np.zeros((*mass.shape[:-1], len(KINDS)))
     for number, span in enumerate(run.spans):
-        budget[..., KINDS.index("secondary_sink" if is_secondary(span) else span.kind)] += mass[..., number]
+        budget[..., KINDS.index(budget_kind(span))] += mass[..., number]
     return budget
 
 

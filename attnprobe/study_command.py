@@ -8,19 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnprobe.csv_text import csv_text
+from attnprobe.csv_text import table_csv
 from attnprobe.distractors import study_records
 from attnprobe.errors import InputError
 from attnprobe.report.study_figures import save_study_figures
 from attnprobe.rotating import (
     KEEP_RUNS,
     check_extras,
-    check_names,
     fitted_questions,
     questions_of,
     study_of_model,
 )
-from attnprobe.several_models import check_models, naming
+from attnprobe.several_models import check_each, in_turn
 from attnprobe.study import Study
 from attnprobe.study_data import StudyData
 from attnprobe.study_folder import SUMMARY, TABLE, StudyFolder, folder_name
@@ -28,6 +27,7 @@ from attnprobe.study_options import StudyOptions
 from attnprobe.terminal import bytes_of, say, speaks_unicode
 
 if TYPE_CHECKING:
+    from attnprobe.models import LanguageModel
     from attnprobe.study_config import StudyConfig
 
 
@@ -89,9 +89,6 @@ def run_study(
         Prompts, answers or options that do not fit; a model that cannot be studied, before any is measured as far as
         that shows without its weights; a folder of another study.
     """
-    from attnprobe.blueprint import blueprint
-    from attnprobe.models import load
-
     read = study_records(
         given.prompts,
         given.n_documents,
@@ -115,36 +112,24 @@ def run_study(
                 f"{without[0]!r}; give each one, or let the model write its own (--answers generate)"
             )
     questions = questions_of(records, forced)
-    check_models(given.models)
-    if len(given.models) > 1:  # one by one, each would be refused only after those before it were measured
-        names = []
-        for name in given.models:
-            with naming(name):
-                shape = blueprint(name, **(given.loading or {})).lm
-                fitted_questions(shape, questions, options)
-            names.append(shape.source.name)
-        check_names(names)
-    data: dict[str, StudyData | None] = {}
+    loading = given.loading or {}
+    check_each(given.models, loading, lambda shape: fitted_questions(shape, questions, options))
 
-    def finish(model: str, found: StudyData | None) -> None:
-        data[model] = found
-        if found is not None:
-            write_results(Study({model: found}, options), model, out / folder_name(model), quiet)
+    def measure(lm: LanguageModel) -> StudyData | None:
+        fitted = fitted_questions(lm, questions, options)
+        check_extras(lm, fitted[0], options, out)
+        return study_of_model(lm, fitted, options, out, keep_runs, retry_failed, quiet)
 
-    for name in given.models:
-        with naming(name if len(given.models) > 1 else None, data, out):
-            lm = load(name, progress=not quiet, **(given.loading or {}))
-            fitted = fitted_questions(lm, questions, options)
-            check_extras(lm, fitted[0], options, out)
-            finish(lm.source.name, study_of_model(lm, fitted, options, out, keep_runs, retry_failed, quiet))
-            del lm
-    for model in [model for model, found in data.items() if found is None]:
-        folder = StudyFolder.at(out / folder_name(model))
-        if folder.is_complete:  # another process has ended in the meantime
-            finish(model, folder.load())
-    done = {model: found for model, found in data.items() if found is not None}
-    if len(done) < len(data):
-        say("other processes are still measuring; the last one writes the results", quiet)
+    def finish(data: StudyData) -> StudyData:
+        write_results(Study({data.model: data}, options), data.model, out / folder_name(data.model), quiet)
+        return data
+
+    def ended(path: Path) -> StudyData | None:
+        folder = StudyFolder.at(path)
+        return folder.load() if folder.is_complete else None
+
+    done = in_turn(given.models, loading, out, measure, finish, ended, quiet)
+    if done is None:
         return None
     return Study(done, options)
 
@@ -158,16 +143,8 @@ def write_results(study: Study, model: str, folder: Path, quiet: bool = True) ->
     say(f"{SUMMARY}, {TABLE}, {', '.join(path.name for path in pictures)} in {folder}", quiet)
 
 
-def table_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Rows as CSV; undefined values are empty."""
-    shown = ([f"{value:.6g}" if isinstance(value, float) else value for value in row.values()] for row in rows)
-    return csv_text(list(rows[0]), shown)
-
-
 def run_study_config(config: StudyConfig, *, quiet: bool, retry_failed: bool, as_json: bool) -> int:
     """Run a study as its config says, and print what it found; gives the exit status."""
-    from attnprobe.grid_processes import own_device
-
     variants = [
         *(["null"] if config.null else []),
         *(["preamble"] if config.preamble is not None else []),
@@ -183,14 +160,7 @@ def run_study_config(config: StudyConfig, *, quiet: bool, retry_failed: bool, as
             gold_only=config.gold_only,
             limit=config.limit,
             form={"layout": config.layout, "markers": config.markers, "template": config.template},
-            loading={
-                "dtype": config.dtype,
-                "device_map": config.device_map or own_device(),
-                "attn_implementation": config.attn_implementation,
-                "rope": config.rope,
-                "revision": config.revision,
-                "trust_remote_code": config.trust_remote_code,
-            },
+            loading=config.loading,
         ),
         StudyOptions(
             design=config.design,

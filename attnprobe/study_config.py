@@ -6,14 +6,24 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from attnprobe.config_fields import Config, ConfigModel, ConfigPath, RopeText, Size
+from attnprobe.config_fields import (
+    AttnImplementation,
+    ConfigModel,
+    ConfigPath,
+    DeviceMap,
+    Dtype,
+    ModelConfig,
+    Positive,
+    Revision,
+    Rope,
+    Size,
+    TrustRemoteCode,
+)
 from attnprobe.prompt import Layout, Markers, Template
 from attnprobe.study_options import PREAMBLE, StudyOptions, check_changes
 
-Positive = Annotated[int, Field(ge=1)]
 
-
-class StudyConfig(Config):
+class StudyConfig(ModelConfig):
     """A study: every question's documents at all positions, on one model or several."""
 
     kind: Literal["study"] = Field(description="What is run.")
@@ -85,25 +95,12 @@ class StudyConfig(Config):
     rows: Literal["predicting", "answer"] = Field(
         "predicting", description="Query rows averaged: those that predict the answer's tokens, or the answer's own."
     )
-    dtype: str | None = Field(
-        None,
-        description="float32, bfloat16, float16 or auto. null: float32 on a CPU, else the checkpoint's own.",
-    )
-    device_map: str | None = Field(
-        None,
-        description="cpu, cuda:1, auto, ... null: the first CUDA device, else the CPU; under accelerate launch, each "
-        "process's own device.",
-    )
-    attn_implementation: str | None = Field(
-        None, description="sdpa, eager, flash_attention_2, ... null: transformers' choice."
-    )
-    revision: str | None = Field(None, description="Branch, tag or commit of a hub id. null: main.")
-    trust_remote_code: bool = Field(False, description="Run code that comes with the model.")
-    rope: RopeText | None = Field(
-        None,
-        description='RoPE override, e.g. "yarn:factor=4", or its keys and values as in a config.json. null: the '
-        "model's own.",
-    )
+    dtype: Dtype = None
+    device_map: DeviceMap = None
+    attn_implementation: AttnImplementation = None
+    revision: Revision = None
+    trust_remote_code: TrustRemoteCode = False
+    rope: Rope = None
     max_new_tokens: Positive = Field(
         StudyOptions.max_new_tokens, description="Longest answer that the model writes, tokens."
     )

@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from attnprobe.about_file import read_about
 from attnprobe.designs import Order
 from attnprobe.errors import InputError, RunFileError
 from attnprobe.grid import read_cells
-from attnprobe.grid_folder import GRID, cells_content, read_grid
+from attnprobe.grid_folder import GRID, read_grid
 from attnprobe.run_folder import write_text
 from attnprobe.study_cells import CellResult, cell_key
 from attnprobe.study_data import StudyData, stacked
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from attnprobe.rotating import Question
 
 _MEND = "delete its cell's line in cells/ and run the same command again"
-_REWRITE = "the command of the study, run again, writes it anew"
 
 SCHEMA = 1
 ABOUT = "study.json"
@@ -48,8 +48,14 @@ class CellStore:
 
     arrays: Path
     runs: Path
-    keep_runs: int
-    used: int
+    keep_runs: int = 0
+    used: int = 0
+
+    @classmethod
+    def open(cls, out: Path) -> CellStore:
+        """A store of arrays alone in ``out/arrays``, which is made; ``InputError`` where it cannot be."""
+        make_folders(out, "arrays")
+        return cls(out / "arrays", out / "arrays")
 
     def put(self, key: str, result: CellResult) -> None:
         """Keep one cell's arrays, and its runs if they fit; a reader sees whole files only."""
@@ -94,11 +100,7 @@ class StudyFolder:
             The folder cannot be made.
         """
         path = out / folder_name(model)
-        try:
-            for name in ("own", "cells", "arrays", "runs"):
-                (path / name).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"{path} cannot be made a folder: {error.strerror}; give another out") from error
+        make_folders(path, "own", "cells", "arrays", "runs")
         return cls.at(path, keep_runs)
 
     @classmethod
@@ -119,8 +121,7 @@ class StudyFolder:
     @property
     def is_complete(self) -> bool:
         """Whether every cell is done or has failed, whichever process did it."""
-        grid = self.cells / GRID
-        return grid.exists() and read_grid(self.cells)["n_cells"] <= len(read_cells(self.cells))
+        return all_done(self.cells)
 
     @property
     def has_cells(self) -> bool:
@@ -273,37 +274,37 @@ def study_parts(folder: str | os.PathLike[str]) -> list[Path]:
     return parts
 
 
+def make_folders(path: Path, *names: str) -> None:
+    """Make folders in a folder of results; ``InputError`` where that one cannot be one."""
+    try:
+        for name in names:
+            (path / name).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{path} cannot be made a folder: {error.strerror}; give another out") from error
+
+
+def all_done(cells: Path) -> bool:
+    """Whether every cell of a grid is done or has failed, whichever process did it."""
+    return (cells / GRID).exists() and read_grid(cells)["n_cells"] <= len(read_cells(cells))
+
+
 def folder_name(model: str) -> str:
     """A model's name as the name of a folder."""
     return re.sub(r"[^A-Za-z0-9._-]+", "_", model)[-80:].strip(".") or "model"
 
 
 def _about(path: Path) -> dict[str, Any]:
-    file = path / ABOUT
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-        is_newer = content["schema"] > SCHEMA
-        if not is_newer:
-            _check_about(content)
-    except FileNotFoundError:
-        raise InputError(f"{path} holds no study; give the folder that a study was written to") from None
-    except (ValueError, KeyError, TypeError) as error:
-        missing = f"{error} is missing" if isinstance(error, KeyError) else error
-        raise RunFileError(f"{file} is damaged: {missing}; {_REWRITE}") from error
-    if is_newer:
-        raise InputError(f"{file} was written by a newer attnprobe; upgrade attnprobe")
-    cells = path / "cells"
-    if (cells / GRID).exists():
-        grid = read_grid(cells)
-        keys = [
-            cell_key(question["number"], Order(o["base"], o["number"], tuple(o["permutation"])), variant)
-            for question in content["questions"]
-            for variant in content["variants"]
-            for o in question["orders"]
-        ]
-        if any(grid[name] != value for name, value in cells_content(keys).items()):
-            raise RunFileError(f"{file} is damaged: it does not name the cells of {cells / GRID}; {_REWRITE}")
-    return dict(content)
+    return read_about(path / ABOUT, "study", SCHEMA, _check_about, _cell_keys)
+
+
+def _cell_keys(content: Mapping[str, Any]) -> list[str]:
+    """Keys of the cells that a ``study.json`` names."""
+    return [
+        cell_key(question["number"], Order(o["base"], o["number"], tuple(o["permutation"])), variant)
+        for question in content["questions"]
+        for variant in content["variants"]
+        for o in question["orders"]
+    ]
 
 
 def _check_about(content: dict[str, Any]) -> None:

@@ -62,12 +62,20 @@ def study_lines(study: Study, model: str | None = None, unicode: bool = True) ->
 
 def interval_text(interval: Interval | None, digits: int = 2) -> str:
     """``3.51 (2.90 to 4.20)``, or the estimate alone where there is no interval."""
+    return _interval(interval, digits, "{} ({} to {})")
+
+
+def interval_cell(interval: Interval | None, digits: int = 2) -> str:
+    """``3.51 [2.90, 4.20]``: the same for a column of a table."""
+    return _interval(interval, digits, "{} [{}, {}]")
+
+
+def _interval(interval: Interval | None, digits: int, form: str) -> str:
     if interval is None or interval.estimate is None:
         return "-"
     if interval.low is None or interval.high is None:
         return decimal(interval.estimate, digits)
-    low, high = decimal(interval.low, digits), decimal(interval.high, digits)
-    return f"{decimal(interval.estimate, digits)} ({low} to {high})"
+    return form.format(*(decimal(value, digits) for value in (interval.estimate, interval.low, interval.high)))
 
 
 def ratio_text(ratio: Interval | None) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from attnprobe.curve import Curve
-from attnprobe.spans import KIND_NAMES
+from attnprobe.spans import KIND_NAMES, sink_mass
 from attnprobe.summary import Group, PromptResult
 from attnprobe.terminal import WIDTH, bars, count, decimal, fit, percent, table, wrapped
 
@@ -163,7 +163,7 @@ def prompt_lines(results: Sequence[PromptResult]) -> list[str]:
             f"{result.n_prompt:,}",
             decimal(None if result.curve is None else _end(result.curve, head=True)),
             decimal(None if result.curve is None else _end(result.curve, head=False)),
-            percent(sum(value for kind, value in result.budget.items() if kind.endswith("sink"))),
+            percent(sink_mass(result.budget)),
             " ".join(result.answer.split()),
         )
         for result in results[:_MOST_PROMPTS]

@@ -77,6 +77,11 @@ def decimal(value: float | None, digits: int = 2) -> str:
     return f"{value:.{digits}f}" if math.isfinite(value) else str(value)
 
 
+def p_text(p: float | None) -> str:
+    """A p value with three decimals; ``-`` without one."""
+    return "<0.001" if p is not None and p < 0.001 else decimal(p, 3)
+
+
 def _is_number(value: float | None) -> bool:
     return value is not None and math.isfinite(value)
 
@@ -84,6 +89,11 @@ def _is_number(value: float | None) -> bool:
 def count(number: int, what: str, plural: str | None = None) -> str:
     """``1 prompt``, ``3 prompts``, ``12,000 tokens``."""
     return f"{number:,} {what if number == 1 else plural or what + 's'}"
+
+
+def sentence(text: str) -> str:
+    """``text`` with a capital at its beginning and a full stop."""
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def named(names: Sequence[str], most: int = 5) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from urllib.parse import quote
 
 from attnprobe.report.asked import asked_html
-from attnprobe.report.page_parts import column_head, section_html, table_html
+from attnprobe.report.page_parts import card_name, column_head, faults_html, frame_html, table_html, verdict_card
 from attnprobe.report.sections import (
     budget_table,
     curve_finding,
@@ -63,7 +63,7 @@ def body_html(
         Names and titles of heatmap pages in the page's folder.
     """
     sections = [
-        ("verdict", "Verdict", "Verdict", _verdicts(all_series) + _faults(faults)),
+        ("verdict", "Verdict", "Verdict", _verdicts(all_series) + faults_html(faults)),
         ("curve", "Curve", "Attention by position", _curve(all_series)),
         ("budget", "Budget", "Budget: where all attention goes", _budget(all_series)),
     ]
@@ -86,18 +86,8 @@ def body_html(
         ("warnings", "Warnings", "Warnings", _warnings(all_series)),
         ("download", "Data", "Data", _downloads()),
     ]
-    links = "".join(f'<a href="#{id}">{label}</a>' for id, label, _, _ in sections[1:])  # the verdict is right there
-    navigation = f'<nav class="screen-only" aria-label="Sections">{links}</nav>'
     asked = asked_html(all_series[0].asked) if len(all_series) == 1 else ""
-    return "\n".join(
-        [
-            f'<header><p class="eyebrow">{escaped(_eyebrow(all_series))}</p><h1>{escaped(title)}</h1>',
-            f"{asked}{navigation}</header>",
-            "<main>",
-            *(section_html(id, heading, content) for id, _, heading, content in sections),
-            "</main>",
-        ]
-    )
+    return frame_html(_eyebrow(all_series), title, f"\n{asked}", sections)
 
 
 def _eyebrow(all_series: Sequence[Series]) -> str:
@@ -110,21 +100,10 @@ def _eyebrow(all_series: Sequence[Series]) -> str:
 def _verdicts(all_series: Sequence[Series]) -> str:
     cards = []
     for series in all_series:
-        name = ""
-        if len(all_series) > 1:
-            name = f'<p class="card-name">{escaped(series.name)}</p>{asked_html(series.asked)}'
-        lines = "".join(f"<li>{escaped(line)}</li>" for line in series.verdict.lines)
-        headline = f'<p class="headline">{escaped(series.verdict.headline)}</p>'
-        cards.append(f'<article class="verdict {series.kind}">{name}{headline}<ul>{lines}</ul></article>')
+        head = card_name(series.name) + asked_html(series.asked) if len(all_series) > 1 else ""
+        cards.append(verdict_card(series.verdict, series.kind, head))
     overview = table_html(overview_table(all_series)) if len(all_series) > 1 else ""
     return f'<div class="cards">{"".join(cards)}</div>{overview}'
-
-
-def _faults(faults: Sequence[str]) -> str:
-    if not faults:
-        return ""
-    items = "".join(f"<li>{escaped(fault)}</li>" for fault in faults)
-    return f'<div class="notice" role="note"><p><strong>Not in this report:</strong></p><ul>{items}</ul></div>'
 
 
 def _curve(all_series: Sequence[Series]) -> str:

@@ -135,4 +135,4 @@ def _line(source: Source, layers: Layers) -> _Line:
         facts.append(fact)
     values, even = (mean_of_defined(np.stack(part), axis=0) for part in ([one.values for one in curves], evens))
     about = about_runs(facts, about_layers(curves[0].layers, len(curves[0].heads)))
-    return _Line(values, even, about, about_sinks([fact.sinks_apart for fact in facts]))
+    return _Line(values, even, about, about_sinks(facts))

@@ -130,8 +130,7 @@ def _runs(curves: Sequence[Curve], even: np.ndarray, facts: Sequence[Facts], wid
         interval = "Dots: single documents; line: mean over prompts."
     legend_above(axes)
     names = about_layers(curve.layers, len(curve.heads))
-    sinks = about_sinks([fact.sinks_apart for fact in facts])
-    notes = [about_runs(facts, names), sinks, interval, *_ratios(curve) * (len(curves) == 1)]
+    notes = [about_runs(facts, names), about_sinks(facts), interval, *_ratios(curve) * (len(curves) == 1)]
     gaps = undefined(_mean([one.values for one in curves], curve.norm))
     say_around(figure, "Attention by position", " ".join([*notes, *gaps]))
     return figure
@@ -191,8 +190,10 @@ def _mean(parts: Sequence[np.ndarray], norm: str) -> np.ndarray:
 def _study(study: Study, layers: Layers, width: Width) -> Any:
     n = study.of().n_documents
     figure, axes = position_axes(width, n)
-    for norm, colour, marker in zip(AVERAGING, (BLUE, ORANGE), "os", strict=True):
-        curve = study.curve(norm, layers=layers).scaled()
+    panel = study.artefact_panel() if layers is None else None
+    raw = panel[0].curves if panel else {norm: study.curve(norm, layers=layers) for norm in AVERAGING}
+    for (norm, found), colour, marker in zip(raw.items(), (BLUE, ORANGE), "os", strict=True):
+        curve = found.scaled()
         if curve.low is not None and curve.high is not None:
             axes.fill_between(range(n), 100 * curve.low, 100 * curve.high, color=colour, alpha=0.25, linewidth=0)
         line, name = marked(marker, n), averaging_name(norm)
@@ -204,8 +205,8 @@ def _study(study: Study, layers: Layers, width: Width) -> Any:
     if curve.reason is not None:
         bands = f"{bands if curve.low is not None else 'No bands:'} {shown(curve.reason, '')}."
     about = about_study(study, layers_text(study, layers))
-    title = "Attention by position" + (f", raw curve: {study.claim()}" if layers is None else "")
-    without = robustness(study.artefact_panel()) if layers is None else None
+    without = robustness(panel) if panel else None
+    title = "Attention by position" + (f", raw curve: {without.claim}" if without else "")
     robust = [without.sentences[0]] if without is not None and without.holds is False else []
     say_around(figure, title, " ".join([*robust, about, about_study_sinks(study), bands, *undefined(curve.estimate)]))
     return figure

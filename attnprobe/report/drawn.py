@@ -125,8 +125,9 @@ def about_study_sinks(study: Study) -> str:
     return "Secondary sinks were not looked for; if any, they count to their documents."
 
 
-def about_sinks(apart: Sequence[bool]) -> str:
+def about_sinks(facts: Sequence[Facts]) -> str:
     """A sentence of a note: what is done with secondary sinks, which each run has set apart or not."""
+    apart = [fact.sinks_apart for fact in facts]
     if not any(apart):
         return "Secondary sinks, if any, count to their documents."
     where = "" if all(apart) else f" in {sum(apart)} of {len(apart)} prompts, where they were set apart"

@@ -1,13 +1,14 @@
-"""Axes of pictures: numbers that do not touch, names where they fit, labels at the ends of lines."""
+"""Axes of pictures: numbers that do not touch, names where they fit, bars of intervals, labels at the ends of lines."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
+from attnprobe.estimates import Interval
 from attnprobe.report.figure_text import label, text_width
 from attnprobe.report.style import SMALL
 
@@ -22,6 +23,46 @@ def spaced(n: int, room: float, each: float) -> list[int]:
         s * 10**power for power in range(10) for s in (1, 2, 5) if (n - 1) // (s * 10**power) + 1 <= most or n == 1
     )
     return list(range(0, n, step))
+
+
+def thinned(values: Sequence[Any], most: int) -> Sequence[Any]:
+    """At most so many of the values, evenly apart, so that ticks do not touch."""
+    return values[:: -(-len(values) // most)]
+
+
+def whiskers(
+    axes: Any,
+    places: Iterable[float],
+    intervals: Iterable[Interval],
+    colour: str,
+    scale: float = 1,
+    across: bool = False,
+    **line: Any,
+) -> None:
+    """Draw each interval that has bounds as a line at its place: upright, or ``across`` from left to right.
+
+    Parameters
+    ----------
+    axes
+        To draw in.
+    places
+        Of the intervals on the other axis.
+    intervals
+        As many.
+    colour
+        Of the lines.
+    scale
+        What bounds are multiplied by.
+    across
+        Whether bounds are on the x axis.
+    line
+        More of the lines' look, as matplotlib's ``plot`` takes it.
+    """
+    for place, interval in zip(places, intervals, strict=True):
+        if interval.low is not None and interval.high is not None:
+            ends, at = (scale * interval.low, scale * interval.high), (place, place)
+            x, y = (ends, at) if across else (at, ends)
+            axes.plot(x, y, "-", color=colour, **line)
 
 
 def number_ticks(axis: Any, numbers: Sequence[int], room: float) -> None:

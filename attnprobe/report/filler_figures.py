@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from attnprobe.errors import InputError
-from attnprobe.report.figure_axes import LINE, legend_above
+from attnprobe.report.figure_axes import LINE, legend_above, thinned, whiskers
 from attnprobe.report.figure_text import shown
 from attnprobe.report.style import BLACK, LINES, MARKERS, Width, new_figure, say_around, styled
 from attnprobe.report.task_notes import about_task, bars_note
@@ -49,8 +49,8 @@ def fillers_figure(summary: TaskSummary, *, width: Width = "column") -> Any:
         axes.set_ylabel(f"filler {placement}:\nlost ({TEXTS[metric].unit})")
         axes.grid(axis="y")
     panels[-1].set_xscale("log", base=2)
-    ticks = sorted({round(cell.tokens) for cell in cells if cell.tokens is not None})
-    panels[-1].set_xticks(ticks[:: -(-len(ticks) // 6)], [f"{tick:,}" for tick in ticks[:: -(-len(ticks) // 6)]])
+    ticks = thinned(sorted({round(cell.tokens) for cell in cells if cell.tokens is not None}), 6)
+    panels[-1].set_xticks(ticks, [f"{tick:,}" for tick in ticks])
     panels[-1].minorticks_off()
     panels[-1].set_xlabel("tokens of the prompt")
     legend_above(panels[0])
@@ -67,9 +67,7 @@ def _line(axes: Any, cells: list[FillerCell], metric: str, name: str, number: in
     scale = TEXTS[metric].scale
     colour, marker = LINES[number % len(LINES)], MARKERS[number % len(MARKERS)]
     losses = [cell.loss[metric] for cell in cells]
-    for place, loss in zip(x, losses, strict=True):
-        if loss.low is not None and loss.high is not None:
-            axes.plot([place] * 2, [scale * loss.low, scale * loss.high], "-", color=colour, linewidth=1)
+    whiskers(axes, x, losses, colour, scale, linewidth=1)
     y = [np.nan if loss.estimate is None else scale * loss.estimate for loss in losses]
     axes.plot(x, y, f"{marker}-", color=colour, label=shown(name, f"filler {number}"))
 
@@ -97,8 +95,7 @@ def decomposition_figure(summary: TaskSummary, *, width: Width = "column") -> An
         colour, marker = LINES[number], MARKERS[number]
         for row, loss in zip(rows, losses, strict=True):
             found, y = loss.components[number].loss, row + 0.26 * (1 - number)
-            if found.low is not None and found.high is not None:
-                axes.plot([scale * found.low, scale * found.high], [y, y], "-", color=colour, linewidth=1)
+            whiskers(axes, [y], [found], colour, scale, across=True, linewidth=1)
             if found.estimate is not None:
                 label = name if row == rows[0] else None
                 axes.plot([scale * found.estimate], [y], marker, color=colour, label=label)

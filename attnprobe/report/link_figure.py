@@ -9,7 +9,7 @@ import numpy as np
 
 from attnprobe.errors import InputError
 from attnprobe.estimates import Interval
-from attnprobe.report.figure_axes import legend_above, number_ticks
+from attnprobe.report.figure_axes import legend_above, number_ticks, whiskers
 from attnprobe.report.figure_text import wrapped
 from attnprobe.report.style import BLACK, BLUE, BODY, ORANGE, WIDTHS, Width, new_figure, say_around, styled
 from attnprobe.report.task_notes import about_task, bars_note
@@ -50,9 +50,7 @@ def link_figure(summary: TaskSummary, *, width: Width = "column") -> Any:
     figure = new_figure(width, 2.3)
     axes = figure.add_subplot()
     x = np.arange(len(found))
-    for place, interval in zip(x, found, strict=True):
-        if interval.low is not None and interval.high is not None:
-            axes.plot([place] * 2, [interval.low, interval.high], "-", color=BLUE, linewidth=1)
+    whiskers(axes, x, found, BLUE, linewidth=1)
     estimates = [np.nan if one.estimate is None else one.estimate for one in found]
     axes.plot(x, estimates, "o", color=BLUE, markersize=3, label=f"layer's {TEXTS[link.predictor].name}")
     axes.axhline(0, color=BLACK, linewidth=0.8)

@@ -170,7 +170,7 @@ def answer_figure(source: Run, *, layers: Layers = None, width: Width = "column"
     figure, _ = grid_figure(values, rows, columns, "attention mass (%)", width, height=height)
     left_out = " Not every token is named." if len(rows.shown(height)) not in (0, len(values)) else ""
     hatched = " Hatched: no layer sees the document." if np.isnan(values).any() else ""
-    note = f"{about_runs([facts], about_layers(numbers, facts.n_heads))} {about_sinks([facts.sinks_apart])}"
+    note = f"{about_runs([facts], about_layers(numbers, facts.n_heads))} {about_sinks([facts])}"
     one = f", layer {numbers[0]}" if len(numbers) == 1 < len(source.layers) else ""
     say_around(figure, f"Documents by answer token{one}", note + left_out + hatched)
     return figure

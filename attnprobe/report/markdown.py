@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from attnprobe.report.sections import budget_table, curve_table, facts_table, overview_table, series_tables
 from attnprobe.report.series import Series
 from attnprobe.report.texts import in_markdown
-from attnprobe.told import Table
+from attnprobe.told import Table, Verdict
 
 MADE_HERE = "<!-- attnprobe report -->"
 """First line of a summary, which readers do not see: by it a later report knows that it may write over it."""
@@ -20,10 +20,7 @@ def markdown_text(title: str, all_series: Sequence[Series], faults: Sequence[str
     """Verdicts, curves, budget, further tables, facts and warnings."""
     parts = [f"{MADE_HERE}\n# {in_markdown(title)}"]
     for series in all_series:
-        if len(all_series) > 1:
-            parts.append(f"## {in_markdown(series.name)}")
-        parts.append(f"**{in_markdown(series.verdict.headline)}**")
-        parts.append("\n".join(f"- {in_markdown(line)}" for line in series.verdict.lines))
+        parts += verdict_parts(series.verdict, series.name if len(all_series) > 1 else None)
         parts.append("\n".join(f"- {in_markdown(label)}: {in_markdown(text)}" for label, text in series.asked))
     if len(all_series) > 1:
         parts += table_parts(overview_table(all_series))
@@ -35,11 +32,20 @@ def markdown_text(title: str, all_series: Sequence[Series], faults: Sequence[str
         for _, table in series_tables(series):
             parts += table_parts(table, "" if len(all_series) == 1 else f"{series.name}: ")
     parts += table_parts(facts_table(all_series))
-    warnings = [f"{series.name}: {text}" for series in all_series for text in series.warnings]
-    if faults or warnings:
-        parts.append("### Warnings")
-        parts.append("\n".join(f"- {in_markdown(text)}" for text in (*faults, *warnings)))
+    parts += warning_parts([*faults, *(f"{series.name}: {text}" for series in all_series for text in series.warnings)])
     return "\n\n".join(parts) + "\n"
+
+
+def verdict_parts(verdict: Verdict, name: str | None) -> list[str]:
+    """A verdict, below the name of what it is of where that is given, as blocks of Markdown."""
+    heading = [] if name is None else [f"## {in_markdown(name)}"]
+    lines = "\n".join(f"- {in_markdown(line)}" for line in verdict.lines)
+    return [*heading, f"**{in_markdown(verdict.headline)}**", lines]
+
+
+def warning_parts(warnings: Sequence[str]) -> list[str]:
+    """Warnings with their heading, as blocks of Markdown; nothing where there are none."""
+    return ["### Warnings", "\n".join(f"- {in_markdown(text)}" for text in warnings)] if warnings else []
 
 
 def table_parts(table: Table, prefix: str = "") -> list[str]:

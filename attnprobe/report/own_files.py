@@ -5,13 +5,12 @@ from __future__ import annotations
 import html
 import os
 import re
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
 from attnprobe.errors import InputError
-from attnprobe.run_folder import write_text
+from attnprobe.run_folder import remove_left_over, write_text
 
 Kind = Literal["heatmap", "report"]
 
@@ -25,7 +24,6 @@ PICTURE_MARKS: Mapping[str, str] = {
 """In every picture, by its suffix: what the metadata of :mod:`attnprobe.report.style` become."""
 
 _NEAR = 65_536  # bytes of a file's beginning and of its end, where PDF has its metadata
-_LEFT_OVER = re.compile(r"\.attnprobe-[0-9a-f]{16}\.tmp")
 _TITLE = re.compile(r"<title>([^<]*)</title>")
 _OLD = 3600.0  # seconds; a younger one may be of a process that writes now
 
@@ -107,9 +105,7 @@ def write_own(path: Path, text: str) -> None:
     target = Path(os.path.realpath(path))
     make_folder(target.parent)
     try:
-        for left in target.parent.iterdir():
-            if _LEFT_OVER.fullmatch(left.name) and time.time() - left.stat().st_mtime > _OLD:
-                left.unlink(missing_ok=True)
+        remove_left_over(target.parent, older_than=_OLD)
         write_text(target, text)
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error.strerror or error}; give another --out") from error
@@ -120,12 +116,15 @@ def pages_beside(page: Path, kind: Kind) -> list[tuple[str, str]]:
     found = []
     for path in sorted(page.parent.glob("*.html")):
         try:
-            if path.name != page.name and path.is_file() and _is_marked(path, kind_mark(kind)):
-                with path.open("rb") as file:
-                    title = _TITLE.search(file.read(_NEAR).decode("utf-8", "replace"))
-                found.append((path.name, html.unescape(title[1]) if title else path.name))
+            if path.name == page.name or not path.is_file():
+                continue
+            with path.open("rb") as file:
+                head = file.read(_NEAR).decode("utf-8", "replace")
         except OSError:  # somebody else's page, and a link the less
             continue
+        if kind_mark(kind) in head:
+            title = _TITLE.search(head)
+            found.append((path.name, html.unescape(title[1]) if title else path.name))
     return found
 
 

@@ -1,11 +1,11 @@
-"""Parts of pages that more than one kind of page has: sections and tables as HTML."""
+"""Parts of pages that more than one kind of page has, as HTML: the frame, sections, verdicts, notices and tables."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from attnprobe.report.texts import escaped
-from attnprobe.told import Table
+from attnprobe.told import Table, Verdict
 
 _LONG_HEAD = 24
 LONGEST_NAME = 200
@@ -23,6 +23,50 @@ def section_html(id: str, heading: str, content: str) -> str:
     """A section with its heading; ``content`` is HTML."""
     title = f'<h2 id="{id}-heading">{escaped(heading)}</h2>'
     return f'<section id="{id}" aria-labelledby="{id}-heading">{title}{content}</section>'
+
+
+def frame_html(eyebrow: str, title: str, under_title: str, sections: Sequence[tuple[str, str, str, str]]) -> str:
+    """The body of a page: its head with links to all sections but the first, which is right there, and the sections.
+
+    Parameters
+    ----------
+    eyebrow, title
+        At the top.
+    under_title
+        HTML between the title and the links.
+    sections
+        Of each its id, its name in the links, its heading, and its content as HTML.
+    """
+    links = "".join(f'<a href="#{id}">{escaped(label)}</a>' for id, label, _, _ in sections[1:])
+    return "\n".join(
+        [
+            f'<header><p class="eyebrow">{escaped(eyebrow)}</p><h1>{escaped(title)}</h1>{under_title}'
+            f'<nav class="screen-only" aria-label="Sections">{links}</nav></header>',
+            "<main>",
+            *(section_html(id, heading, content) for id, _, heading, content in sections),
+            "</main>",
+        ]
+    )
+
+
+def verdict_card(verdict: Verdict, kind: str = "", head: str = "") -> str:
+    """A verdict; ``kind`` is a further class of its card, ``head`` HTML above it."""
+    lines = "".join(f"<li>{escaped(line)}</li>" for line in verdict.lines)
+    headline = f'<p class="headline">{escaped(verdict.headline)}</p>'
+    return f'<article class="{f"verdict {kind}".rstrip()}">{head}{headline}<ul>{lines}</ul></article>'
+
+
+def card_name(name: str) -> str:
+    """What a verdict is of, where a page has several."""
+    return f'<p class="card-name">{escaped(name)}</p>'
+
+
+def faults_html(faults: Sequence[str]) -> str:
+    """A notice of what could not be read; nothing where all could."""
+    if not faults:
+        return ""
+    items = "".join(f"<li>{escaped(fault)}</li>" for fault in faults)
+    return f'<div class="notice" role="note"><p><strong>Not in this report:</strong></p><ul>{items}</ul></div>'
 
 
 def column_head(text: str, right: bool) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ def rope_figure(found: RopeInspection) -> Any:
     """
     from matplotlib.ticker import LogLocator, NullLocator
 
-    entries = list({at.scaling: at for at in found.scaled}.values())
+    entries = found.at_longest
     figure = new_figure("page", 2.3)
     waves, slow, far = figure.subplots(1, 3)
     pairs = np.arange(len(found.inv_freq))
@@ -81,6 +82,6 @@ def _edges(at: RopeAt) -> list[int]:
     return sorted({1, at.length, *np.geomspace(1, at.length, n).round().astype(int).tolist()})
 
 
-def _lengths(entries: list[RopeAt]) -> str:
+def _lengths(entries: Sequence[RopeAt]) -> str:
     lengths = sorted({at.length for at in entries})
     return f"{lengths[0]:,}" if len(lengths) == 1 else f"{lengths[0]:,} to {lengths[-1]:,}"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from attnprobe.intervals import MIN_QUESTIONS, mean_interval
-from attnprobe.report.figure_axes import LINE
+from attnprobe.report.figure_axes import LINE, whiskers
 from attnprobe.report.figure_text import label, shown
 from attnprobe.report.style import BLACK, BLUE, LIGHT, ORANGE, SMALL, new_figure, save_figure, say_around, styled
 from attnprobe.rope_findings import RopeFindings
@@ -34,7 +34,7 @@ def save_rope_figures(found: RopeFindings, folder: Path) -> list[Path]:
     few = "" if options.texts >= MIN_QUESTIONS else f" No intervals: they take {MIN_QUESTIONS} texts."
 
     def curve(axes: Any, scaling: int, length: int) -> None:
-        share = found.curve(scaling, length).share
+        share = found.curves[scaling][length].share
         n = len(share.estimate)
         places = (np.arange(n) + 0.5) / n
         if share.low is not None and share.high is not None:
@@ -50,9 +50,7 @@ def save_rope_figures(found: RopeFindings, folder: Path) -> list[Path]:
 
     def needle(axes: Any, scaling: int, length: int) -> None:
         found_at = [found.interval("advantage", scaling, length, depth) for depth in range(len(options.depths))]
-        for depth, one in zip(options.depths, found_at, strict=True):
-            if one.low is not None and one.high is not None:
-                axes.plot([depth, depth], [one.low, one.high], "-", color=ORANGE)
+        whiskers(axes, options.depths, found_at, ORANGE)
         estimates = [np.nan if one.estimate is None else one.estimate for one in found_at]
         axes.plot(options.depths, estimates, "o-", color=ORANGE, linewidth=0.8)
         axes.axhline(0, color=BLACK, linestyle="--", linewidth=0.8)

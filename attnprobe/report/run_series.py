@@ -19,7 +19,7 @@ from attnprobe.report.series import Curves, Series, end_ratio
 from attnprobe.report.texts import visible
 from attnprobe.report.verdicts import run_verdict, runs_verdict
 from attnprobe.run import Run
-from attnprobe.spans import budget_kind
+from attnprobe.spans import budget_kind, sink_mass
 from attnprobe.study_cells import KINDS
 from attnprobe.terminal import count, decimal, percent
 from attnprobe.told import Cell, table_of_values, whole
@@ -155,7 +155,7 @@ def _take(group: _Group, run: Run, id: str) -> None:
                 len(run.answer_ids),
                 head,
                 tail,
-                budget["sink"] + budget["secondary_sink"] + budget["learned_sink"],
+                sink_mass(budget),
                 float(run.answer_logprob.sum(dtype=np.float64)),
                 run.answer,
             )

@@ -7,7 +7,8 @@ from typing import Any
 from attnprobe.errors import InputError
 from attnprobe.report.style import BLACK, BLUE, Width, new_figure, say_around, styled
 from attnprobe.report.task_notes import about_task
-from attnprobe.tasks.task_numbers import TEXTS, correlation_cell, p_equation
+from attnprobe.study_text import interval_cell
+from attnprobe.tasks.task_numbers import TEXTS, p_equation
 from attnprobe.tasks.task_summary import TaskSummary
 from attnprobe.tasks.task_verdict import PLACES
 from attnprobe.terminal import count
@@ -47,7 +48,7 @@ def scatter_figure(summary: TaskSummary, *, width: Width = "column") -> Any:
     p = "" if found.p_value is None else f", {p_equation(found.p_value)}"
     note = (
         f"{about_task(summary)} A point is one of {count(len(x), 'prompt')}, less the mean of its item at one and the "
-        f"same {PLACES[summary.task]}. Rank correlation within these: {correlation_cell(found.within_position)}{p}."
+        f"same {PLACES[summary.task]}. Rank correlation within these: {interval_cell(found.within_position)}{p}."
     )
     say_around(figure, "Answer against attention, prompt by prompt", note)
     return figure

@@ -11,7 +11,7 @@ import numpy as np
 from attnprobe.report.page import array_text
 from attnprobe.report.series import NORM_NAMES, VIEW_NAMES, Curves, Series
 from attnprobe.report.texts import visible
-from attnprobe.spans import KIND_NAMES
+from attnprobe.spans import KIND_NAMES, sink_mass
 from attnprobe.terminal import count, decimal, percent
 from attnprobe.told import Table
 
@@ -31,7 +31,6 @@ def overview_table(all_series: Sequence[Series]) -> Table:
     rows = []
     for series in all_series:
         share = series.curves["raw"]["share"] if series.curves else None
-        sinks = sum(series.budget[kind] for kind in ("sink", "secondary_sink", "learned_sink"))
         rows.append(
             (
                 series.name,
@@ -39,7 +38,7 @@ def overview_table(all_series: Sequence[Series]) -> Table:
                 "-" if share is None else share.head_text,
                 "-" if share is None else share.tail_text,
                 percent(series.budget["document"]),
-                percent(sinks),
+                percent(sink_mass(series.budget)),
             )
         )
     return Table(

@@ -66,7 +66,7 @@ def shares_of(source: Source, drawn: str) -> Shares:
         parts.append(_both(head_values(run, "mass", with_sinks=False)))
     layers, heads = (mean_of_defined(np.stack(part), axis=0) for part in zip(*parts, strict=True))
     same = len(set(names)) == 1
-    about = f"{about_runs(facts, drawn)} {about_sinks([fact.sinks_apart for fact in facts])}"
+    about = f"{about_runs(facts, drawn)} {about_sinks(facts)}"
     return Shares(layers, heads, facts[0].layers, names[0] if same else None, about)
 
 

@@ -124,13 +124,18 @@ def read_sources(given: Sequence[str | os.PathLike[str]], faults: list[str]) -> 
     if not given:
         raise InputError(f"no source is given; {ACCEPTED}")
     paths = [Path(one) for one in given]
+    refuse_twice(paths)
+    found: list[Source] = [source for path in paths for source in _sources_at(path, faults)]
+    names = distinct_names([source.path for source in found], [source.name for source in found])
+    return tuple(_named(source, name) for source, name in zip(found, names, strict=True))
+
+
+def refuse_twice(paths: Sequence[Path]) -> None:
+    """Raise ``InputError`` that names the first path which is that of an earlier one."""
     places = [path.resolve() for path in paths]
     for number, path in enumerate(paths):
         if places[number] in places[:number]:
             raise InputError(f"{path} is given twice; give it once")
-    found: list[Source] = [source for path in paths for source in _sources_at(path, faults)]
-    names = distinct_names([source.path for source in found], [source.name for source in found])
-    return tuple(_named(source, name) for source, name in zip(found, names, strict=True))
 
 
 def distinct_names(paths: Sequence[Path], names: Sequence[str]) -> list[str]:

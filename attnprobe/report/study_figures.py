@@ -12,7 +12,7 @@ from attnprobe.estimates import Interval
 from attnprobe.flatness import BOUNDS
 from attnprobe.report.curve_figures import POSITION, averaging_name, curve_figure, position_axes
 from attnprobe.report.drawn import about_study
-from attnprobe.report.figure_axes import LINE, legend_above, number_ticks
+from attnprobe.report.figure_axes import LINE, legend_above, number_ticks, whiskers
 from attnprobe.report.study_layers import layer_curves
 from attnprobe.report.style import (
     BLACK,
@@ -111,8 +111,7 @@ def _whisker(axes: Any, interval: Interval | None, y: float, norm: str, named: b
         return
     label = averaging_name(norm) if named else None
     axes.plot([interval.estimate], [y], _SHAPES[norm], color=_COLOURS[norm], label=label)
-    if interval.low is not None and interval.high is not None:
-        axes.plot([interval.low, interval.high], [y, y], "-", color=_COLOURS[norm])
+    whiskers(axes, [y], [interval], _COLOURS[norm], across=True)
 
 
 @styled

@@ -21,7 +21,7 @@ from attnprobe.report.verdicts import study_verdict
 from attnprobe.run import Run
 from attnprobe.study import Study
 from attnprobe.study_cells import ASKED, VIEWS
-from attnprobe.study_curve import AVERAGING, StudyCurve
+from attnprobe.study_curve import StudyCurve
 from attnprobe.study_data import StudyData, quantity_of
 from attnprobe.study_text import interval_text, ratio_text
 from attnprobe.terminal import count
@@ -34,13 +34,14 @@ def series_of_study(source: StudyOfModel) -> Series:
     """Reduce the study of one model to what a report shows."""
     study = source.study
     data = study.of()
-    headline = {norm: study.curve(norm) for norm in AVERAGING}
     panel = study.artefact_panel()
+    headline = panel[0].curves
+    known = {(curve.norm, curve.view, curve.variant): curve for row in panel for curve in row.curves.values()}
     curves: dict[str, dict[str, Curves]] = {}
     for name, choice in _choices(data).items():
         key = f"{choice.get('variant', ASKED)}/{{}}.{choice.get('view', 'raw')}"
         norms = [norm for norm in NORMS if key.format(quantity_of(norm)) in data.arrays]
-        curves[name] = {norm: _curves(study, norm, name, choice) for norm in norms}
+        curves[name] = {norm: _curves(study, norm, name, choice, known) for norm in norms}
     profiles = study.head_profiles("share")
     head, tail = (
         np.stack([[end_log_ratios(one)[end] for one in layer] for layer in profiles]) for end in (0, 1)
@@ -82,9 +83,20 @@ def _choices(data: StudyData) -> dict[str, dict[str, Any]]:
     return found | ({"calibrated": {"calibrated": True}} if "null" in data.variants else {})
 
 
-def _curves(study: Study, norm: str, name: str, choice: Mapping[str, Any]) -> Curves:
+def _key(norm: str, view: str = "raw", variant: str = ASKED, calibrated: bool = False) -> tuple[str, str, str]:
+    """Norm, view and variant that the curve of a choice says of itself."""
+    return norm, view, f"{variant}, calibrated" if calibrated else variant
+
+
+def _curves(
+    study: Study,
+    norm: str,
+    name: str,
+    choice: Mapping[str, Any],
+    known: Mapping[tuple[str, str, str], StudyCurve],
+) -> Curves:
     data = study.of()
-    curve = study.curve(norm, **choice)
+    curve = known.get(_key(norm, **choice)) or study.curve(norm, **choice)
     is_log = norm != "advantage"
     end_words = ratio_text if is_log else interval_text
     band = curve.scaled()

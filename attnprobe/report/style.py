@@ -169,6 +169,13 @@ def check_picture(path: str | os.PathLike[str], force: bool = False) -> None:
 
 
 @styled
+def picture(figure: Any, suffix: str, dpi: int | None = None) -> bytes:
+    """A figure as PNG, SVG or PDF, as the suffix says; the same figure gives the same bytes. ``dpi`` None: 300."""
+    content = io.BytesIO()
+    figure.savefig(content, format=suffix[1:], dpi=dpi, metadata=_METADATA[suffix])
+    return content.getvalue()
+
+
 def save_figure(figure: Any, path: str | os.PathLike[str]) -> None:
     """Write a figure as PNG (300 dpi), SVG or PDF, as the suffix says; the same figure gives the same bytes.
 
@@ -177,11 +184,9 @@ def save_figure(figure: Any, path: str | os.PathLike[str]) -> None:
     InputError
         Another suffix, or a file that cannot be written.
     """
-    suffix = check_suffix(path)
-    content = io.BytesIO()
-    figure.savefig(content, format=suffix[1:], metadata=_METADATA[suffix])
+    content = picture(figure, check_suffix(path))
     make_folder(Path(path).parent)
     try:
-        Path(path).write_bytes(content.getvalue())
+        Path(path).write_bytes(content)
     except OSError as error:
         raise InputError(f"{os.fspath(path)} cannot be written: {error.strerror}; give another file") from error

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from attnprobe.errors import InputError
-from attnprobe.report.figure_axes import legend_above
+from attnprobe.report.figure_axes import legend_above, thinned, whiskers
 from attnprobe.report.style import (
     BLACK,
     BLUE,
@@ -82,7 +82,7 @@ def answers_figure(summary: TaskSummary, *, width: Width = "column") -> Any:
     first = next(iter(findings.accuracy.values()), None)
     positions = _numbers(means[0].positions if first is None else [cell.position for cell in first.cells])
     panels[-1].set_xlabel("depth of the needle (%)" if is_depth else "position of the evidence (0 = first)")
-    panels[-1].set_xticks(_few([scale * position for position in positions]))
+    panels[-1].set_xticks(thinned([scale * position for position in positions], 11))
     figure.align_ylabels(panels)
     notes = [about_task(summary)]
     if "strict" in findings.accuracy:
@@ -96,23 +96,12 @@ def answers_figure(summary: TaskSummary, *, width: Width = "column") -> Any:
     return figure
 
 
-def _few(positions: Sequence[Any]) -> list[Any]:
-    """At most eleven ticks, so that they do not touch at column width."""
-    return list(positions)[:: -(-len(positions) // 11)]
-
-
 def _numbers(positions: Sequence[ConditionValue]) -> list[float]:
     return [float(position) for position in positions]  # type: ignore[arg-type]  # those of a sweep are numbers
 
 
 def _percents(cells: Sequence[PositionCell]) -> list[float]:
     return [np.nan if cell.accuracy is None else 100 * cell.accuracy for cell in cells]
-
-
-def _bars(axes: Any, places: Sequence[float], cells: Sequence[PositionCell], colour: str) -> None:
-    for place, cell in zip(places, cells, strict=True):
-        if cell.interval.low is not None and cell.interval.high is not None:
-            axes.plot([place] * 2, [100 * cell.interval.low, 100 * cell.interval.high], "-", color=colour, linewidth=1)
 
 
 def _wilson_note(cells: Sequence[PositionCell], what: str) -> str:
@@ -130,7 +119,7 @@ def _accuracy_panel(
     cells = next(iter(accuracy.values())).cells
     x = [scale * place for place in _numbers([cell.position for cell in cells])]
     if "strict" in accuracy:
-        _bars(axes, x, cells, BLUE)
+        whiskers(axes, x, [cell.interval for cell in cells], BLUE, 100, linewidth=1)
     for (name, y), look in zip(curves.items(), (_STRICT, _LENIENT), strict=False):
         axes.plot(x, y, label=name, **look)
     for one in baselines:
@@ -190,7 +179,7 @@ def published_figure(summary: TaskSummary, *, width: Width = "column") -> Any:
     cells = findings.accuracy["lenient"].cells
     assert findings.documents is not None
     places = [place / (findings.documents - 1) for place in _numbers([cell.position for cell in cells])]
-    _bars(axes, places, cells, BLUE)
+    whiskers(axes, places, [cell.interval for cell in cells], BLUE, 100, linewidth=1)
     axes.plot(places, _percents(cells), "o-", color=BLUE, linewidth=2.2, label="yours, lenient")
     axes.set_xlabel("relative position (0 = first document, 1 = last)")
     axes.set_ylabel("accuracy (%)")

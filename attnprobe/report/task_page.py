@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import base64
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from attnprobe.report.markdown import MADE_HERE, table_parts
+from attnprobe.report.markdown import MADE_HERE, table_parts, verdict_parts, warning_parts
 from attnprobe.report.page import asset, html_page
-from attnprobe.report.page_parts import section_html, table_html
-from attnprobe.report.style import styled
+from attnprobe.report.page_parts import card_name, faults_html, frame_html, table_html, verdict_card
+from attnprobe.report.style import picture
 from attnprobe.report.task_facts import facts_table, replies_tables
 from attnprobe.report.task_figures import task_drawings
 from attnprobe.report.texts import escaped, in_markdown, visible
@@ -61,7 +60,8 @@ class TaskSeries:
 
 def task_page(title: str, tasks: Sequence[TaskSeries], faults: Sequence[str]) -> str:
     """The page: nothing in it needs a script."""
-    sections = [("verdict", "Verdict", _verdicts(tasks, faults))]
+    cards = [verdict_card(one.verdict, head=card_name(one.name) if len(tasks) > 1 else "") for one in tasks]
+    sections = [("verdict", "Verdict", f'<div class="cards">{"".join(cards)}</div>{faults_html(faults)}')]
     for number, one in enumerate(tasks):
         name = f": {one.name}" if len(tasks) > 1 else ""
         tables = "".join(table_html(table) for table in one.tables)
@@ -70,19 +70,9 @@ def task_page(title: str, tasks: Sequence[TaskSeries], faults: Sequence[str]) ->
         sections.append((f"tables-{number}", f"Tables{name}", tables + notes + _missing(one.summary)))
         measured = table_html(facts_table(one.about), caption_hidden=True, look="facts")
         sections.append((f"measured-{number}", f"How it was measured{name}", measured))
-    links = "".join(f'<a href="#{id}">{escaped(heading)}</a>' for id, heading, _ in sections[1:])
-    body = "\n".join(
-        [
-            f'<header><p class="eyebrow">attnprobe report</p><h1>{escaped(title)}</h1>'
-            f'<nav class="screen-only" aria-label="Sections">{links}</nav></header>',
-            "<main>",
-            *(section_html(id, heading, content) for id, heading, content in sections),
-            "</main>",
-        ]
-    )
     return html_page(
         f"{visible(title)}: attnprobe report",
-        body,
+        frame_html("attnprobe report", title, "", [(id, heading, heading, html) for id, heading, html in sections]),
         kind="report",
         styles=[*(asset(name) for name in STYLES), asset("report.css"), _STYLE],
         scripts=[],
@@ -94,28 +84,11 @@ def task_markdown(title: str, tasks: Sequence[TaskSeries], faults: Sequence[str]
     """Verdicts and tables in Markdown."""
     parts = [f"{MADE_HERE}\n# {in_markdown(title)}"]
     for one in tasks:
-        if len(tasks) > 1:
-            parts.append(f"## {in_markdown(one.name)}")
-        parts.append(f"**{in_markdown(one.verdict.headline)}**")
-        parts.append("\n".join(f"- {in_markdown(line)}" for line in one.verdict.lines))
+        parts += verdict_parts(one.verdict, one.name if len(tasks) > 1 else None)
         for table in (*one.tables, facts_table(one.about)):
             parts += table_parts(table, "" if len(tasks) == 1 else f"{one.name}: ")
-    warnings = [*faults, *(f"{one.name}: {text}" for one in tasks for text in one.summary.notes)]
-    if warnings:
-        parts += ["### Warnings", "\n".join(f"- {in_markdown(text)}" for text in warnings)]
+    parts += warning_parts([*faults, *(f"{one.name}: {text}" for one in tasks for text in one.summary.notes)])
     return "\n\n".join(parts) + "\n"
-
-
-def _verdicts(tasks: Sequence[TaskSeries], faults: Sequence[str]) -> str:
-    cards = []
-    for one in tasks:
-        name = f'<p class="card-name">{escaped(one.name)}</p>' if len(tasks) > 1 else ""
-        lines = "".join(f"<li>{escaped(line)}</li>" for line in one.verdict.lines)
-        headline = f'<p class="headline">{escaped(one.verdict.headline)}</p>'
-        cards.append(f'<article class="verdict">{name}{headline}<ul>{lines}</ul></article>')
-    items = "".join(f"<li>{escaped(fault)}</li>" for fault in faults)
-    notice = f'<div class="notice" role="note"><p><strong>Not in this report:</strong></p><ul>{items}</ul></div>'
-    return f'<div class="cards">{"".join(cards)}</div>{notice if faults else ""}'
 
 
 def _pictures(summary: TaskSummary) -> str:
@@ -123,7 +96,8 @@ def _pictures(summary: TaskSummary) -> str:
     for name, drawing in task_drawings(summary).items():
         figure = drawing(summary)
         text = " ".join(filter(None, (_said(figure.get_suptitle()), _said(figure.get_supxlabel()))))
-        images.append(f'<img id="{name}" alt="{escaped(text)}" src="data:image/png;base64,{_png(figure)}">')
+        png = base64.b64encode(picture(figure, ".png", _DPI)).decode("ascii")
+        images.append(f'<img id="{name}" alt="{escaped(text)}" src="data:image/png;base64,{png}">')
     return f'<div class="figures">{"".join(images)}</div>'
 
 
@@ -131,13 +105,6 @@ def _said(text: str) -> str:
     """A picture's text on one line, as a sentence."""
     line = " ".join(text.split())
     return line if not line or line.endswith(".") else f"{line}."
-
-
-@styled
-def _png(figure: Any) -> str:
-    content = io.BytesIO()
-    figure.savefig(content, format="png", dpi=_DPI, metadata={"Software": "attnprobe"})
-    return base64.b64encode(content.getvalue()).decode("ascii")
 
 
 def _missing(summary: TaskSummary) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from attnprobe.errors import InputError
-from attnprobe.report.sources import distinct_names
+from attnprobe.report.sources import distinct_names, refuse_twice
 from attnprobe.report.task_page import TaskSeries
 from attnprobe.tasks.task_folder import TaskFolder, task_parts
 from attnprobe.tasks.task_summary import TaskSummary, task_summary
@@ -23,9 +23,7 @@ def read_tasks(paths: Sequence[Path], faults: list[str]) -> list[TaskSeries]:
         Nothing can be read.
     """
     parts = [part for path in paths for part in task_parts(path)]
-    places = [part.resolve() for part in parts]
-    if twice := [part for number, part in enumerate(parts) if places[number] in places[:number]]:
-        raise InputError(f"{twice[0]} is given twice; give it once")
+    refuse_twice(parts)
     names = distinct_names(parts, [part.resolve().name for part in parts])
     found, errors = [], []
     for name, part in zip(names, parts, strict=True):

@@ -8,6 +8,7 @@ from typing import Any
 
 from attnprobe.report.page import json_text
 from attnprobe.report.token_map import Limits, token_map
+from attnprobe.report.token_map_rows import head_rows
 from attnprobe.run import Run
 from attnprobe.terminal import count
 
@@ -52,8 +53,7 @@ class TextMaps:
         return ""
 
     def _take(self, name: str, run: Run) -> None:
-        for limits in (Limits(), replace(Limits(), heads=0), _COARSE):
-            payload = token_map(run, limits=limits)
+        for payload in _maps(run):
             size = len(json_text(payload).encode())
             if self.bytes + size <= MOST_BYTES:
                 break
@@ -63,3 +63,11 @@ class TextMaps:
         self.names.append(name)
         self.payloads.append(payload)
         self.bytes += size
+
+
+def _maps(run: Run) -> Iterator[dict[str, Any]]:
+    """A run's maps, ever smaller: as a page of its own has it, without the rows of all heads, and coarse."""
+    full = token_map(run, limits=Limits())
+    yield full
+    yield {**full, "row_heads": head_rows(run, full["chosen"], Limits().rows, 0)}
+    yield token_map(run, limits=_COARSE)

@@ -170,7 +170,7 @@ def token_map(run: Run, heads: Sequence[tuple[int, int]] | None = None, limits: 
         "has_tops": run.top_mass is not None and run.row_mass is not None,
         "warnings": [writable(warning) for warning in run.warnings],
     }
-    room = min(limits.heads, limits.page - len(json_text(payload)))
+    room = min(limits.heads, limits.page - len(json_text(payload))) if limits.heads and run.top_mass is not None else 0
     return {**payload, "row_heads": head_rows(run, chosen, limits.rows, room)}
 
 

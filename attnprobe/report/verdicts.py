@@ -10,6 +10,7 @@ from attnprobe.estimates import Interval
 from attnprobe.flatness import verdict
 from attnprobe.report.series import Curves, end_ratio
 from attnprobe.report.sources import complete_questions
+from attnprobe.spans import sink_mass
 from attnprobe.study import Study
 from attnprobe.study_curve import AVERAGING, StudyCurve
 from attnprobe.study_findings import GoldLogprob, PanelRow, robustness
@@ -205,5 +206,5 @@ def _ends_line(share: Curves, middle: tuple[int, ...]) -> str:
 
 
 def _budget_line(budget: Mapping[str, float]) -> str:
-    sinks = sum(budget[kind] for kind in ("sink", "secondary_sink", "learned_sink"))
-    return f"Of all attention, {percent(budget['document'])} went to documents and {percent(sinks)} to sinks."
+    documents, sinks = percent(budget["document"]), percent(sink_mass(budget))
+    return f"Of all attention, {documents} went to documents and {sinks} to sinks."

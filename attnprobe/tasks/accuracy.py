@@ -171,7 +171,7 @@ def accuracy_by_position(
     outcomes = list(outcomes)
     table = item_table(outcomes, metric, axis, where, pool)
     full = table.complete()
-    ends, reason = find_ends(table.levels, axis, [one for one in outcomes if one.condition.get(axis) is not None])
+    ends, reason = find_ends(table.levels, axis, outcomes)
     gap_max, gap_mean, best_worst = rot_statistics(full, ends, reason, level, draws, seed, bands)
     head, tail = end_contrasts(full.values, ends, level, seed, span=2.0)
     pairs = [] if ends is None else [(end, place) for end in (ends.first, ends.last) for place in ends.middle]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,9 +13,11 @@ from attnprobe.errors import InputError
 from attnprobe.estimates import Interval
 from attnprobe.norms import mean_of_defined
 from attnprobe.tasks.association import Associations, associate, by_layer
+from attnprobe.tasks.cell import is_reference
 from attnprobe.tasks.held_out_heads import HeldOutHeads, held_out_heads
-from attnprobe.tasks.outcome import ATTENTION, Outcome
+from attnprobe.tasks.outcome import ATTENTION, Outcome, measured
 from attnprobe.tasks.task_data import TaskData
+from attnprobe.tasks.task_numbers import primary
 
 NEGLIGIBLE = 0.1
 """A rank correlation whose whole interval is nearer to 0 counts as none."""
@@ -58,7 +59,7 @@ class AttentionLink:
     @property
     def p_over_conditions(self) -> float | None:
         """Two-sided p of ``over_conditions``, of the t behind its interval; None without one."""
-        return p_of_jackknife(self.overall.by_name[self.predictor].correlation.within_question)
+        return self.overall.by_name[self.predictor].correlation.p_within_question
 
     @property
     def at_one_condition(self) -> str:
@@ -109,8 +110,8 @@ def attention_link(data: TaskData, seed: int = 0) -> AttentionLink | None:
         return None
     kept = [place for place, outcome in enumerate(data.outcomes) if in_context(outcome)]
     outcomes = [data.outcomes[place] for place in kept]
-    metric = next((name for name in ("logprob", "strict") if any(o.value(name) is not None for o in outcomes)), None)
-    predictor = next((name for name in ATTENTION[::-1] if any(o.value(name) is not None for o in outcomes)), None)
+    metric = primary(measured(outcomes))
+    predictor = next(iter(measured(outcomes, ATTENTION[::-1])), None)
     if metric is None or predictor is None:
         return None
     arrays = {"mass": data.needle_mass[kept], "advantage": data.needle_advantage[kept]}
@@ -142,7 +143,7 @@ def why_unlinked(data: TaskData) -> str:
 
 def in_context(outcome: Outcome) -> bool:
     """Whether the evidence stands among other text: no baseline, and not the prompt without filler."""
-    return "baseline" not in outcome.condition and outcome.condition.get("filler") != "none"
+    return not is_reference(outcome.condition)
 
 
 def state(interval: Interval) -> str:
@@ -152,17 +153,6 @@ def state(interval: Interval) -> str:
     if interval.low > -NEGLIGIBLE and interval.high < NEGLIGIBLE:
         return "unrelated"
     return "together" if interval.low > 0 else "opposed" if interval.high < 0 else "unclear"
-
-
-def p_of_jackknife(interval: Interval) -> float | None:
-    """Two-sided p of no correlation, of the t behind a jackknife interval on Fisher's scale; None without bounds."""
-    from scipy.stats import t
-
-    if interval.estimate is None or interval.low is None or interval.high is None:
-        return None
-    half = (math.atanh(interval.high) - math.atanh(interval.low)) / 2
-    error = half / float(t.ppf(0.5 + interval.level / 2, interval.n - 1))
-    return 2 * float(t.sf(abs(math.atanh(interval.estimate)) / error, interval.n - 1))
 
 
 def most_trials(outcomes: Sequence[Outcome]) -> int:

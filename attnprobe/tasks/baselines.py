@@ -9,9 +9,7 @@ from typing import Any
 from attnprobe.estimates import Interval
 from attnprobe.tasks.item_intervals import clustered_interval, item_mean, wilson_interval
 from attnprobe.tasks.item_table import condition_table
-from attnprobe.tasks.outcome import ACCURACIES, NATS, Outcome
-
-METRICS = (*ACCURACIES, *NATS)
+from attnprobe.tasks.outcome import ACCURACIES, ANSWERS, NATS, Outcome
 
 
 @dataclass(frozen=True)
@@ -77,11 +75,11 @@ def item_means(outcomes: Iterable[Outcome], metric: str) -> dict[str, float]:
 
 def _values(outcomes: Sequence[Outcome], level: float) -> dict[str, Interval]:
     found = {}
-    for metric in METRICS:
-        means = list(item_means(outcomes, metric).values())
-        if not means:
+    for metric in ANSWERS:
+        table = condition_table(outcomes, metric).complete()
+        if not table.items:
             continue
-        trials = int(condition_table(outcomes, metric).complete().trials.sum())
+        means, trials = table.values.mean(axis=1).tolist(), int(table.trials.sum())
         if metric in NATS:
             found[metric] = item_mean(means, level)
         elif trials == len(means):
@@ -93,7 +91,7 @@ def _values(outcomes: Sequence[Outcome], level: float) -> dict[str, Interval]:
 
 def _context_less(context: Sequence[Outcome], alone: Sequence[Outcome], level: float) -> dict[str, Interval]:
     found = {}
-    for metric in METRICS:
+    for metric in ANSWERS:
         here, there = item_means(context, metric), item_means(alone, metric)
         both = [here[item] - there[item] for item in here if item in there]
         if both:

@@ -20,6 +20,11 @@ READ_AND_ANSWER = "Read the text and answer the question about it in as few word
 FROM_MEMORY = "Answer the question in as few words as possible."
 
 
+def is_reference(condition: Condition) -> bool:
+    """Whether others are compared with it: a baseline, or the prompt without filler."""
+    return "baseline" in condition or condition.get("filler") == "none"
+
+
 @dataclass(frozen=True)
 class Asked:
     """A question with its answers.

@@ -26,7 +26,7 @@ from attnprobe.multiplicity import sign_flip_max_t
 from attnprobe.tasks.context_rot import BEYOND, FLOOR
 from attnprobe.tasks.item_intervals import item_mean
 from attnprobe.tasks.item_table import common_items, item_table, left_out_note
-from attnprobe.tasks.outcome import ACCURACIES, NATS, ConditionValue, Outcome
+from attnprobe.tasks.outcome import ACCURACIES, ANSWERS, ConditionValue, Outcome
 from attnprobe.tasks.paired_cells import MIN_TEST_ITEMS
 
 KINDS = ("none", "repeated", "varied", "same_domain")
@@ -146,8 +146,8 @@ def decompose_filler(
     InputError
         For another metric, a kind without a name, or no placement and length that has all four kinds.
     """
-    if metric not in (*ACCURACIES, *NATS):
-        raise InputError(f"metric {metric!r} has no loss; expected one of {', '.join((*ACCURACIES, *NATS))}")
+    if metric not in ANSWERS:
+        raise InputError(f"metric {metric!r} has no loss; expected one of {', '.join(ANSWERS)}")
     if set(fillers) != set(KINDS):
         raise InputError(f"fillers names {', '.join(fillers) or 'nothing'}; name {', '.join(KINDS)}")
     level = fraction("level", level)

@@ -45,11 +45,11 @@ def find_ends(levels: Sequence[Any], axis: str, outcomes: Iterable[Outcome]) -> 
         Their key: of ``depth`` the first is 0 and the last 1; of anything else 0 and ``n_documents`` - 1, a fact of the
         outcomes. Where no outcome says it, the largest place counts as the last.
     outcomes
-        Of the sweep.
+        Those without a place on the axis, such as baselines, are left out.
     """
     if len(levels) <= 2 or any(isinstance(level, str) for level in levels):
         return None, f"{len(levels)} {axis}{'' if len(levels) == 1 else 's'}: there is no middle"
-    counts: set[Any] = {one.facts.get("n_documents") for one in outcomes}
+    counts: set[Any] = {one.facts.get("n_documents") for one in outcomes if one.condition.get(axis) is not None}
     first, last = 0, 1 if axis == DEPTH else levels[-1]
     if axis != DEPTH and counts - {None}:
         if len(counts) > 1:

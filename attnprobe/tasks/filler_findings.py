@@ -12,11 +12,11 @@ import numpy as np
 from attnprobe.errors import InputError
 from attnprobe.estimates import Interval
 from attnprobe.multiplicity import adjust_p_values
-from attnprobe.tasks.baselines import METRICS, Baseline, baselines, item_means
+from attnprobe.tasks.baselines import Baseline, baselines, item_means
 from attnprobe.tasks.decomposition import KINDS, FillerDecomposition, decompose_filler
 from attnprobe.tasks.item_intervals import item_mean
 from attnprobe.tasks.item_table import common_items, condition_table
-from attnprobe.tasks.outcome import ACCURACIES, ATTENTION, ConditionValue, Outcome
+from attnprobe.tasks.outcome import ACCURACIES, ANSWERS, METRICS, ConditionValue, Outcome, measured
 from attnprobe.tasks.price import LengthCurve, length_curve
 
 NONE = "none"
@@ -142,7 +142,7 @@ def filler_findings(outcomes: Sequence[Outcome]) -> FillerFindings:
         Outcomes that do not fit together.
     """
     cells = [outcome for outcome in outcomes if "filler" in outcome.condition]
-    known = [name for name in METRICS if any(one.value(name) is not None for one in cells)]
+    known = measured(cells, ANSWERS)
     names = fillers_by_kind(cells)
     decompositions: dict[str, FillerDecomposition] = {}
     notes: dict[str, None] = {}
@@ -197,12 +197,12 @@ def _cell(
 ) -> FillerCell:
     filler, placement, length = key
     loss = {}
-    for name in METRICS if filler != NONE else ():
+    for name in ANSWERS if filler != NONE else ():
         without, filled = common_items([condition_table(plain, name), condition_table(own, name)])
         if without.items:
             lost = (without.values - filled.values)[:, 0]
             loss[name] = item_mean(lost, span=2.0 if name in ACCURACIES else None)
-    means = {name: item_means(own, name) for name in (*METRICS, *ATTENTION)}
+    means = {name: item_means(own, name) for name in METRICS}
     return FillerCell(
         filler=filler,
         placement=placement,

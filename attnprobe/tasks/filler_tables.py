@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from attnprobe.tasks.filler_findings import FillerFindings
 from attnprobe.tasks.outcome import ConditionValue
-from attnprobe.tasks.task_numbers import PRIMARY, TEXTS, difference_cell, p_text, primary, value_text
-from attnprobe.terminal import fit, percent
+from attnprobe.tasks.task_numbers import PRIMARY, TEXTS, difference_cell, primary, value_text
+from attnprobe.terminal import fit, p_text, percent, sentence
 from attnprobe.told import Table
 
 _SHOWN = ("strict", "mass", "advantage")
@@ -63,7 +63,7 @@ def _decomposition_tables(findings: FillerFindings) -> list[Table]:
             "which are of other subjects, too; interference: varied less same domain; they add up to all three. p by "
             "sign flips, adjusted over all of them."
         )
-        note += "".join(f" {text[0].upper()}{text[1:]}." for text in found.warnings)
+        note += "".join(f" {sentence(text)}" for text in found.warnings)
         header = ("place", "length", "step", "lost", "p")
         caption = f"What filler costs, taken apart: {TEXTS[metric].name}"
         tables.append(Table(caption, header, tuple(rows), (False, True, False, True, True), note))

@@ -21,7 +21,7 @@ from attnprobe.tasks.cell import Condition
 from attnprobe.tasks.ends import find_ends
 from attnprobe.tasks.item_intervals import item_mean, ratio_of_accuracies
 from attnprobe.tasks.item_table import ItemTable, common_items, item_table, left_out_note
-from attnprobe.tasks.outcome import ACCURACIES, NATS, Outcome
+from attnprobe.tasks.outcome import ACCURACIES, ANSWERS, Outcome
 
 
 @dataclass(frozen=True)
@@ -108,6 +108,11 @@ class Knees:
     length: Knee
     position: Knee | None
 
+    @property
+    def found(self) -> tuple[Knee, ...]:
+        """The knees that there are."""
+        return (self.length,) if self.position is None else (self.length, self.position)
+
     def __repr__(self) -> str:
         return f"Knees(length={self.length}, position={self.position})"
 
@@ -156,8 +161,8 @@ def find_knees(
     InputError
         For another metric, fewer than two lengths, depths that differ, arguments out of range.
     """
-    if metric not in (*ACCURACIES, *NATS):
-        raise InputError(f"metric {metric!r} has no knee; expected one of {', '.join((*ACCURACIES, *NATS))}")
+    if metric not in ANSWERS:
+        raise InputError(f"metric {metric!r} has no knee; expected one of {', '.join(ANSWERS)}")
     level = fraction("level", level)
     least = fraction("least_ratio", least_ratio) if metric in ACCURACIES else -positive_number("nats", nats)
     outcomes = list(outcomes)

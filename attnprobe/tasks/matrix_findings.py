@@ -16,7 +16,7 @@ from attnprobe.tasks.contest import Contest, contests, is_contest
 from attnprobe.tasks.ends import DEPTH
 from attnprobe.tasks.item_table import laid_out, left_out_note
 from attnprobe.tasks.knee import Knees, find_knees
-from attnprobe.tasks.outcome import ACCURACIES, METRICS, NATS, Outcome
+from attnprobe.tasks.outcome import ACCURACIES, ANSWERS, Outcome, measured
 from attnprobe.tasks.position_means import PositionMeans, means_by_position
 from attnprobe.tasks.price import LengthCurve, length_curve
 from attnprobe.tasks.published import BY_LENGTH
@@ -26,7 +26,6 @@ CONFLICT = (
     "two statements conflict and neither is true: the answer and what is scored are the gold one's, of which none is "
     "right and none is lost; no knee and no loss by length"
 )
-PRICED = (*ACCURACIES, *NATS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,19 +126,19 @@ def matrix_findings(outcomes: Sequence[Outcome]) -> MatrixFindings:
         Outcomes that do not fit together.
     """
     cells = [outcome for outcome in outcomes if outcome.condition.get(LENGTH) is not None]
-    known = [name for name in METRICS if any(one.value(name) is not None for one in cells)]
+    known = measured(cells)
     knees: dict[str, Knees] = {}
     curves: dict[str, LengthCurve] = {}
     notes: dict[str, None] = {}
     if is_contest(cells):
         notes[CONFLICT] = None
     for name in known if not is_contest(cells) else ():
-        if name in PRICED and name != "margin":
+        if name in ANSWERS and name != "margin":
             try:
                 knees[name] = find_knees(cells, name)
             except InputError as error:
                 notes[f"no knee: {error}"] = None
-        if name in PRICED:
+        if name in ANSWERS:
             try:
                 curves[name] = length_curve(cells, name, pool=(DEPTH,))
             except InputError as error:

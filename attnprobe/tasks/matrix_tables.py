@@ -8,8 +8,8 @@ from attnprobe.tasks.matrix_findings import Matrix, MatrixFindings
 from attnprobe.tasks.position_means import PositionMeans
 from attnprobe.tasks.published import BY_LENGTH
 from attnprobe.tasks.sweep_tables import ends_table, positions_table
-from attnprobe.tasks.task_numbers import TEXTS, difference_cell, p_text, percent_bounds, place_text, value_text
-from attnprobe.terminal import count, percent
+from attnprobe.tasks.task_numbers import TEXTS, accuracy_cell, difference_cell, place_text, value_text
+from attnprobe.terminal import count, p_text, percent
 from attnprobe.told import Table
 
 _AXES = {"depth": "depth by tokens of the prompt", "tokens": "tokens of the prompt by depth"}
@@ -55,7 +55,7 @@ def _contest_table(findings: MatrixFindings) -> list[Table]:
     rows = tuple(
         (
             place_text(one.depth),
-            f"{percent(one.wins.estimate, 0)} {percent_bounds(one.wins)}".rstrip(),
+            accuracy_cell(one.wins),
             difference_cell("margin", one.margin),
         )
         for one in findings.contests
@@ -70,12 +70,7 @@ def _contest_table(findings: MatrixFindings) -> list[Table]:
 
 
 def _knee_table(findings: MatrixFindings) -> list[Table]:
-    rows = [
-        knee_cells(knee)
-        for knees in findings.knees.values()
-        for knee in (knees.length, knees.position)
-        if knee is not None
-    ]
+    rows = [knee_cells(knee) for knees in findings.knees.values() for knee in knees.found]
     if not rows:
         return []
     note = (

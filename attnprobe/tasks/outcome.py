@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,9 @@ ConditionValue = str | int | float | None
 ACCURACIES = ("strict", "lenient")
 NATS = ("logprob", "margin")
 ATTENTION = ("mass", "advantage")
-METRICS = (*ACCURACIES, *NATS, *ATTENTION)
+ANSWERS = (*ACCURACIES, *NATS)
+"""How right an answer is, or how probable."""
+METRICS = (*ANSWERS, *ATTENTION)
 """What :meth:`Outcome.value` takes; ``margin`` is the gold answer's log-probability less the foil's."""
 
 _NUMBERS = {"logprob": (-math.inf, 1e-6), "foil_logprob": (-math.inf, 1e-6), "mass": (0.0, 1 + 1e-5)}
@@ -136,6 +138,11 @@ def check_metric(metric: str) -> str:
     if metric not in METRICS:
         raise InputError(f"metric {metric!r} is unknown; expected one of {', '.join(METRICS)}")
     return metric
+
+
+def measured(outcomes: Sequence[Outcome], names: Sequence[str] = METRICS) -> tuple[str, ...]:
+    """Those of the metrics ``names`` that some outcome has a value of, in their order."""
+    return tuple(name for name in names if any(outcome.value(name) is not None for outcome in outcomes))
 
 
 def _finite(value: Any) -> bool:

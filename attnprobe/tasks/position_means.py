@@ -106,7 +106,7 @@ def means_by_position(
     table = item_table(outcomes, metric, axis, where, pool)
     full = table.complete()
     values = full.values - full.values.mean(axis=1, keepdims=True) if metric == "logprob" else full.values
-    ends, reason = find_ends(table.levels, axis, [one for one in outcomes if one.condition.get(axis) is not None])
+    ends, reason = find_ends(table.levels, axis, outcomes)
     head, tail = end_contrasts(full.values, ends, fraction("level", level), seed, span=None)
     notes = (left_out_note([table], [full]), reason if len(table.levels) > 2 else None)
     return PositionMeans(

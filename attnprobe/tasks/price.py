@@ -21,7 +21,7 @@ from attnprobe.tasks.cell import Condition
 from attnprobe.tasks.context_rot import FLOOR
 from attnprobe.tasks.item_intervals import item_mean
 from attnprobe.tasks.item_table import item_table, left_out_note
-from attnprobe.tasks.outcome import ACCURACIES, NATS, Outcome
+from attnprobe.tasks.outcome import ACCURACIES, ANSWERS, Outcome
 from attnprobe.tasks.paired_cells import MIN_TEST_ITEMS
 
 
@@ -189,8 +189,8 @@ def length_curve(
     InputError
         For another metric, outcomes that do not fit together, fewer than two lengths, lengths without order.
     """
-    if metric not in (*ACCURACIES, *NATS):
-        raise InputError(f"metric {metric!r} has no price; expected one of {', '.join((*ACCURACIES, *NATS))}")
+    if metric not in ANSWERS:
+        raise InputError(f"metric {metric!r} has no price; expected one of {', '.join(ANSWERS)}")
     level = fraction("level", level)
     table = item_table(outcomes, metric, axis, where, pool)
     if len(table.levels) < 2 or any(isinstance(one, str) or not one > 0 for one in table.levels):

@@ -127,11 +127,7 @@ def _warnings(findings: SweepFindings | MatrixFindings | FillerFindings) -> list
     if isinstance(findings, MatrixFindings):
         found += [(f"{TEXTS[name].name} by length", curve.warnings) for name, curve in findings.by_length.items()]
         for name, knees in findings.knees.items():
-            found += [
-                (f"{knee.kind} knee, {TEXTS[name].name}", knee.warnings)
-                for knee in (knees.length, knees.position)
-                if knee is not None
-            ]
+            found += [(f"{knee.kind} knee, {TEXTS[name].name}", knee.warnings) for knee in knees.found]
     names: dict[str, list[str]] = {}
     for name, warnings in found:
         for warning in warnings:

@@ -9,7 +9,7 @@ from typing import Any
 from attnprobe.tasks.accuracy import PositionAccuracy, accuracy_by_position
 from attnprobe.tasks.baselines import Baseline, baselines
 from attnprobe.tasks.ends import find_ends
-from attnprobe.tasks.outcome import ACCURACIES, ATTENTION, NATS, ConditionValue, Outcome
+from attnprobe.tasks.outcome import ACCURACIES, ConditionValue, Outcome, measured
 from attnprobe.tasks.position_means import PositionMeans, means_by_position
 from attnprobe.tasks.published import Beside, beside_published
 
@@ -76,9 +76,9 @@ def sweep_findings(outcomes: Sequence[Outcome]) -> SweepFindings:
     """
     swept = [outcome for outcome in outcomes if outcome.condition.get(POSITION) is not None]
     positions = sorted({outcome.condition[POSITION] for outcome in swept})  # type: ignore[type-var]
-    ends, _ = find_ends(positions, POSITION, swept)
+    ends, _ = find_ends(positions, POSITION, outcomes)
     middle = () if ends is None else tuple(positions[place] for place in ends.middle)
-    known = [name for name in (*ACCURACIES, *NATS, *ATTENTION) if any(one.value(name) is not None for one in swept)]
+    known = measured(swept)
     counts = {outcome.facts.get("n_documents") for outcome in swept}
     documents = counts.pop() if len(counts) == 1 else None
     accuracy = {name: accuracy_by_position(swept, name, POSITION) for name in known if name in ACCURACIES}

@@ -12,14 +12,13 @@ from attnprobe.tasks.position_means import PositionMeans
 from attnprobe.tasks.sweep_findings import POSITION, SweepFindings
 from attnprobe.tasks.task_numbers import (
     TEXTS,
+    accuracy_cell,
     difference_cell,
     p_equation,
-    p_text,
-    percent_bounds,
     place_text,
     value_text,
 )
-from attnprobe.terminal import count, decimal, percent
+from attnprobe.terminal import count, decimal, p_text, percent, sentence
 from attnprobe.told import Table
 
 
@@ -56,10 +55,10 @@ def positions_table(
         return []
     header, columns, right = [axis], [[place_text(position) for position in positions]], [True]
     for name, found in accuracy.items():
-        bounds = [percent_bounds(cell.interval) if name == "strict" else "" for cell in found.cells]
-        header.append(f"{name} [95 %]" if any(bounds) else name)
+        is_bounded = name == "strict" and any(cell.interval.low is not None for cell in found.cells)
+        header.append(f"{name} [95 %]" if is_bounded else name)
         columns.append(
-            [f"{percent(cell.accuracy, 0)} {own}".rstrip() for cell, own in zip(found.cells, bounds, strict=True)]
+            [accuracy_cell(cell.interval) if is_bounded else percent(cell.accuracy, 0) for cell in found.cells]
         )
         right.append(True)
     for name, mean in means.items():
@@ -126,7 +125,7 @@ def ends_table(
     places = ", ".join(map(place_text, middle))
     note = (
         f"Middle: {places}. 95 % t intervals within items; p by sign flips of whole items, adjusted over both ends."
-        + "".join(f" {text[0].upper()}{text[1:]}." for text in dict.fromkeys(tests))
+        + "".join(f" {sentence(text)}" for text in dict.fromkeys(tests))
     )
     header = ("", "first less middle", "p", "last less middle", "p")
     return [Table("Ends against the middle", header, tuple(rows), (False, True, True, True, True), note)]

@@ -40,7 +40,7 @@ def measured_cell(
     prefix
         Keys and values of the cell before this one, to go on from.
     relief
-        How often this cell ran out of memory: the prompt is fed in ever smaller chunks.
+        How often this cell ran out of memory; see :func:`attnprobe.study_cells.relieved_chunk`.
     """
     cell = spec.build(lm.tokenizer)
     outcome, run = measure_cell(
@@ -49,7 +49,7 @@ def measured_cell(
         prefix=prefix,
         max_new_tokens=options.max_new_tokens,
         beyond_window=options.beyond_window,
-        prefill_chunk=relieved_chunk(relief),
+        prefill_chunk=relieved_chunk(lm, relief),
     )
     arrays = dict(zip(ARRAYS, (_document_mass(run), *evidence_arrays(run, cell.needles)), strict=True))
     facts = {

@@ -4,55 +4,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attnprobe.csv_text import table_csv
 from attnprobe.errors import InputError
 from attnprobe.grid_processes import this_process
-from attnprobe.several_models import check_models, naming
-from attnprobe.study_command import table_csv
+from attnprobe.several_models import check_each, in_turn
 from attnprobe.study_folder import folder_name
-from attnprobe.tasks.endpoint import Endpoint
 from attnprobe.tasks.task_data import TaskData
 from attnprobe.tasks.task_folder import SUMMARY, TABLE, TaskFolder
-from attnprobe.tasks.task_judge import Judged, Judging, check_judging, judged
+from attnprobe.tasks.task_input import TaskInput
+from attnprobe.tasks.task_judge import Judged, check_judging, judged
 from attnprobe.tasks.task_observing import observed_task
 from attnprobe.tasks.task_options import Listed, TaskOptions
 from attnprobe.terminal import count, percent, say, speaks_unicode
 
 if TYPE_CHECKING:
+    from attnprobe.models import LanguageModel
     from attnprobe.tasks.task_config import TaskConfig
     from attnprobe.tasks.task_summary import TaskSummary
-
-
-OF_A_LOADED_MODEL = ("dtype", "device_map", "attn_implementation", "rope", "revision", "trust_remote_code")
-"""Arguments of :func:`attnprobe.load` that commands and configs take, which say nothing to a server."""
-
-
-@dataclass(frozen=True)
-class TaskInput:
-    """Who does a task.
-
-    Parameters
-    ----------
-    models
-        Aliases, hub ids, folders or files.
-    loading
-        Arguments of :func:`attnprobe.load`.
-    endpoint
-        A model on a server instead, of which behaviour alone is observed.
-    tokenizer
-        The model whose tokens the endpoint's prompts are counted in.
-    judge
-        A model on a server that compares replies with the answers.
-    """
-
-    models: tuple[str, ...] = ()
-    loading: Mapping[str, Any] = field(default_factory=dict)
-    endpoint: Endpoint | None = None
-    tokenizer: str | None = None
-    judge: Judging | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,40 +84,26 @@ def run_task(
 def _measured_models(
     given: TaskInput, options: TaskOptions, out: Path, retry_failed: bool, quiet: bool
 ) -> dict[str, TaskResult] | None:
-    from attnprobe.blueprint import blueprint
-    from attnprobe.models import load
-    from attnprobe.rotating import check_names
     from attnprobe.tasks.task_measuring import fitted_cells, measured_task
 
-    check_models(given.models)
     options.listed(None)  # what can be told without a tokenizer is said before weights are loaded
-    if len(given.models) > 1:  # one by one, each would be refused only after those before it were measured
-        names = []
-        for name in given.models:
-            with naming(name):
-                shape = blueprint(name, **given.loading).lm
-                fitted_cells(shape, options)
-            names.append(shape.source.name)
-        check_names(names)
-    results: dict[str, TaskResult | None] = {}
-    for number, name in enumerate(given.models):
-        with naming(name if len(given.models) > 1 else None, results, out):
-            lm = load(name, progress=not quiet, **given.loading)
-            listed = fitted_cells(lm, options)
-            if number == 0:
-                _say_notes(listed, quiet)
-            data = measured_task(lm, listed, options, out, retry_failed=retry_failed, quiet=quiet)
-            results[lm.source.name] = None if data is None else _finished(data, given, out, quiet)
-            del lm
-    for model in [model for model, found in results.items() if found is None]:
-        folder = TaskFolder.at(out / folder_name(model))
-        if folder.is_complete:  # another process has ended in the meantime
-            results[model] = _finished(folder.load(), given, out, quiet)
-    done = {model: found for model, found in results.items() if found is not None}
-    if len(done) < len(results):
-        say("other processes are still measuring; the last one writes the results", quiet)
-        return None
-    return done
+    check_each(given.models, given.loading, lambda shape: fitted_cells(shape, options))
+    said: list[str] = []
+
+    def measure(lm: LanguageModel) -> TaskData | None:
+        listed = fitted_cells(lm, options)
+        if not said:
+            _say_notes(listed, quiet)
+        said.append(lm.source.name)
+        return measured_task(lm, listed, options, out, retry_failed=retry_failed, quiet=quiet)
+
+    def ended(path: Path) -> TaskData | None:
+        folder = TaskFolder.at(path)
+        return folder.load() if folder.is_complete else None
+
+    return in_turn(
+        given.models, given.loading, out, measure, lambda data: _finished(data, given, out, quiet), ended, quiet
+    )
 
 
 def _say_notes(listed: Listed, quiet: bool) -> None:

@@ -8,22 +8,34 @@ from __future__ import annotations
 import os
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, model_validator
 
-from attnprobe.config_fields import Config, ConfigModel, ConfigPath, placed
+from attnprobe.config_fields import (
+    AttnImplementation,
+    Config,
+    ConfigModel,
+    ConfigPath,
+    DeviceMap,
+    Dtype,
+    ModelConfig,
+    Natural,
+    Positive,
+    Revision,
+    Rope,
+    TrustRemoteCode,
+    placed,
+)
 from attnprobe.prompt import Layout, Markers, Template
+from attnprobe.several_models import LOADING
 from attnprobe.tasks.cell import READ_AND_ANSWER, Form
 from attnprobe.tasks.endpoint import Endpoint, LimitName
 from attnprobe.tasks.filler_control import Placement
 from attnprobe.tasks.niah import Mode
-from attnprobe.tasks.task_command import OF_A_LOADED_MODEL, TaskInput
+from attnprobe.tasks.task_input import TaskInput
 from attnprobe.tasks.task_judge import Judging
 from attnprobe.tasks.task_options import TaskOptions
-
-Natural = Annotated[int, Field(ge=0)]
-Positive = Annotated[int, Field(ge=1)]
 
 
 def _placed_filler(kind: str, info: ValidationInfo) -> str:
@@ -95,7 +107,7 @@ class _Needles(_Models):
     limit: Positive | None = Field(None, description="Take so many needles only. null: all.")
 
 
-class TaskConfig(Config):
+class TaskConfig(ModelConfig):
     """What every task ends with: draws, form, and how the model is run."""
 
     chosen: ClassVar[tuple[str, ...]]
@@ -117,21 +129,12 @@ class TaskConfig(Config):
         32, description="Longest reply that the model writes, tokens; 0 for no replies and no accuracy."
     )
     beyond_window: bool = Field(False, description="Allow prompts longer than the model was made for.")
-    dtype: str | None = Field(
-        None,
-        description="float32, bfloat16, float16 or auto. null: float32 on a CPU, else the checkpoint's own.",
-    )
-    device_map: str | None = Field(
-        None,
-        description="cpu, cuda:1, auto, ... null: the first CUDA device, else the CPU; under accelerate launch, each "
-        "process's own device.",
-    )
-    attn_implementation: str | None = Field(
-        None, description="sdpa, eager, flash_attention_2, ... null: transformers' choice."
-    )
-    revision: str | None = Field(None, description="Branch, tag or commit of a hub id. null: main.")
-    trust_remote_code: bool = Field(False, description="Run code that comes with the model.")
-    rope: str | None = Field(None, description='RoPE override, e.g. "yarn:factor=4". null: the model\'s own.')
+    dtype: Dtype = None
+    device_map: DeviceMap = None
+    attn_implementation: AttnImplementation = None
+    revision: Revision = None
+    trust_remote_code: TrustRemoteCode = False
+    rope: Rope = None
     endpoint: _Observed | None = Field(
         None,
         description="A model on a server that speaks OpenAI's chat completions, in place of models; without attention "
@@ -150,20 +153,12 @@ class TaskConfig(Config):
         if bool(self.models) == (self.endpoint is not None):
             raise ValueError("give models to measure, or an endpoint to observe; one of the two")
         if self.endpoint is not None:
-            for name in (*OF_A_LOADED_MODEL, "beyond_window"):
+            for name in (*LOADING, "beyond_window"):
                 if getattr(self, name) not in (None, False):
                     raise ValueError(
                         f"{name} has no effect with endpoint, whose server has loaded the model; leave it out"
                     )
         return self
-
-    @property
-    def loading(self) -> dict[str, Any]:
-        """Arguments of :func:`attnprobe.load`."""
-        from attnprobe.grid_processes import own_device
-
-        found = {name: getattr(self, name) for name in OF_A_LOADED_MODEL}
-        return {**found, "device_map": self.device_map or own_device()}
 
     def given(self) -> TaskInput:
         """Who does the task."""

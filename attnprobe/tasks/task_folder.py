@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
+from attnprobe.about_file import read_about
 from attnprobe.errors import InputError, RunFileError
-from attnprobe.grid_folder import GRID, cells_content, read_grid
 from attnprobe.grid_records import HOW, Record, read_cells
-from attnprobe.study_folder import CellStore, folder_name, write_result
+from attnprobe.study_folder import CellStore, all_done, folder_name, make_folders, write_result
 from attnprobe.tasks.measured import evidence_means
 from attnprobe.tasks.outcome import Outcome, outcome_of
 from attnprobe.tasks.task_cells import ARRAYS, MASS, NEEDLE_ADVANTAGE, NEEDLE_MASS, file_name
@@ -32,7 +32,6 @@ SCHEMA = 1
 ABOUT = "task.json"
 SUMMARY, TABLE = "summary.json", "table.csv"
 _AGAIN = "delete its cell's line in cells/ and run the same command again"
-_REWRITE = "the command of the task, run again, writes it anew"
 
 
 @dataclass(frozen=True)
@@ -46,18 +45,14 @@ class TaskFolder:
     def open(cls, out: Path, model: str) -> TaskFolder:
         """Make the folder, or go on in it; ``InputError`` where it cannot be made."""
         path = out / folder_name(model)
-        try:
-            for name in ("cells", "arrays"):
-                (path / name).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"{path} cannot be made a folder: {error.strerror}; give another out") from error
+        make_folders(path, "cells", "arrays")
         return cls.at(path)
 
     @classmethod
     def at(cls, folder: str | os.PathLike[str]) -> TaskFolder:
         """The folder as it is; nothing is made."""
         path = Path(folder)
-        return cls(path, CellStore(path / "arrays", path / "runs", keep_runs=0, used=0))
+        return cls(path, CellStore(path / "arrays", path / "runs"))
 
     @property
     def cells(self) -> Path:
@@ -67,7 +62,7 @@ class TaskFolder:
     @property
     def is_complete(self) -> bool:
         """Whether every cell is done or has failed, whichever process did it."""
-        return (self.cells / GRID).exists() and read_grid(self.cells)["n_cells"] <= len(read_cells(self.cells))
+        return all_done(self.cells)
 
     def write(self, name: str, text: str) -> None:
         """Write a file of the folder whole; see :func:`attnprobe.study_folder.write_result`."""
@@ -126,7 +121,9 @@ class TaskFolder:
         outcomes = tuple(self._outcome(key, result) for key, result in results.items())
         layers = {tuple(result["layers"]) for result in results.values()}
         if len(layers) > 1:
-            raise RunFileError(f"{self.cells}: the cells have different layers; {_REWRITE} in another folder")
+            raise RunFileError(
+                f"{self.cells}: the cells have different layers; run the same command again in another folder"
+            )
         (own_layers,) = layers
         arrays = [self._arrays(key, result) for key, result in results.items()] if own_layers else []
         try:
@@ -194,25 +191,10 @@ def _stacked(arrays: Sequence[Mapping[str, np.ndarray]], name: str) -> np.ndarra
 
 def _about(path: Path) -> dict[str, Any]:
     """What ``task.json`` says, checked as far as reading goes by it."""
-    file = path / ABOUT
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-        is_newer = content["schema"] > SCHEMA
-        texts = [content["task"], content["model"], *content["cells"]]
-        if not is_newer and not (content["task"] in TASKS and all(isinstance(text, str) for text in texts)):
-            raise TypeError("its task, model or cells are not what they should be")
-    except FileNotFoundError:
-        raise InputError(f"{path} holds no task; give the folder that a task was run in") from None
-    except OSError as error:
-        raise InputError(f"{file} cannot be read: {error.strerror or error}") from error
-    except (ValueError, KeyError, TypeError) as error:
-        missing = f"{error} is missing" if isinstance(error, KeyError) else error
-        raise RunFileError(f"{file} is damaged: {missing}; {_REWRITE}") from error
-    if is_newer:
-        raise InputError(f"{file} was written by a newer attnprobe; upgrade attnprobe")
-    cells = path / "cells"
-    if (cells / GRID).exists():
-        grid = read_grid(cells)
-        if any(grid[name] != value for name, value in cells_content(content["cells"]).items()):
-            raise RunFileError(f"{file} is damaged: it does not name the cells of {cells / GRID}; {_REWRITE}")
-    return dict(content)
+    return read_about(path / ABOUT, "task", SCHEMA, _check_about, lambda content: content["cells"])
+
+
+def _check_about(content: Mapping[str, Any]) -> None:
+    texts = [content["task"], content["model"], *content["cells"]]
+    if not (content["task"] in TASKS and all(isinstance(text, str) for text in texts)):
+        raise TypeError("its task, model or cells are not what they should be")

@@ -77,7 +77,7 @@ def measured_task(
     """
     folder = TaskFolder.open(out, lm.source.name)
     settings = run_settings(lm, "file", 1, {})
-    cells = ordered(listed.specs, options.choices.get("n_documents", 10))
+    cells = ordered(listed.specs, options.n_documents)
     config = grid_config(lm.source.name, options, {"model": settings})
     if (folder.cells / GRID).exists():  # before anything of it is written over
         same_grid(folder.cells, grid_content(config, [cell.key for cell in cells]), out)

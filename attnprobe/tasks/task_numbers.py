@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from attnprobe.estimates import Interval
 from attnprobe.tasks.outcome import ACCURACIES, ConditionValue
-from attnprobe.terminal import decimal, percent
+from attnprobe.terminal import decimal, p_text, percent
 
 
 @dataclass(frozen=True)
@@ -97,13 +97,6 @@ def difference_cell(metric: str, interval: Interval | None) -> str:
     return _difference(metric, interval, "{} [{}, {}]", decimal)
 
 
-def correlation_cell(interval: Interval) -> str:
-    """``0.31 [0.12, 0.48]``; the estimate alone where there is no interval."""
-    if interval.low is None or interval.high is None:
-        return decimal(interval.estimate)
-    return f"{decimal(interval.estimate)} [{decimal(interval.low)}, {decimal(interval.high)}]"
-
-
 def _difference(metric: str, interval: Interval | None, form: str, bound: Callable[[float | None, int], str]) -> str:
     if interval is None or interval.estimate is None:
         return "-"
@@ -114,20 +107,13 @@ def _difference(metric: str, interval: Interval | None, form: str, bound: Callab
     return form.format(estimate, bound(scale * interval.low, digits), bound(scale * interval.high, digits))
 
 
-def percent_bounds(interval: Interval | None) -> str:
-    """``[60, 95]``, percent; empty where there are no bounds."""
-    if interval is None or interval.low is None or interval.high is None:
-        return ""
-    return f"[{100 * interval.low:.0f}, {100 * interval.high:.0f}]"
+def accuracy_cell(interval: Interval) -> str:
+    """``80 % [60, 95]``; the estimate alone where there is no interval."""
+    if interval.low is None or interval.high is None:
+        return percent(interval.estimate, 0)
+    return f"{percent(interval.estimate, 0)} [{100 * interval.low:.0f}, {100 * interval.high:.0f}]"
 
 
 def p_equation(p: float) -> str:
     """``p = 0.012``, ``p < 0.001``."""
     return "p < 0.001" if p < 0.001 else f"p = {p_text(p)}"
-
-
-def p_text(p: float | None) -> str:
-    """A p value with three decimals; ``-`` without one."""
-    if p is None:
-        return "-"
-    return "<0.001" if p < 0.001 else decimal(p, 3)

@@ -94,6 +94,11 @@ class TaskOptions:
         return self.task in ("niah", "filler_control")
 
     @property
+    def n_documents(self) -> int:
+        """Documents of a prompt, as far as they stand in its choices; the builders' own number where they do not."""
+        return int(self.choices.get("n_documents", 10))
+
+    @property
     def filler_kinds(self) -> tuple[str, ...]:
         """The kinds of filler, as they were given."""
         if self.task == "niah":

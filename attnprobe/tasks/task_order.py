@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from attnprobe.grid import Cell
-from attnprobe.tasks.cell import CellSpec, Condition
+from attnprobe.tasks.cell import CellSpec, Condition, is_reference
 
 _DOCUMENT = 60.0  # tokens of a document; like the next, a guess for the deal over processes and the time left
 _REST = 80.0  # tokens of a prompt beside documents or filler
@@ -36,7 +36,8 @@ def ordered(specs: Sequence[CellSpec], n_documents: int = 1) -> list[Cell]:
         before: Condition | None = None
         for spec in sorted(chain, key=lambda spec: _place(spec.condition)):
             fed = _tokens(spec.condition, n_documents) - (0.0 if before is None else _shared(before, spec.condition))
-            cells.append(Cell(spec.key, fed + _REST, spec, int(not _is_reference(spec.condition)), name))
+            # What others are compared with comes first, so that a run that was stopped says something.
+            cells.append(Cell(spec.key, fed + _REST, spec, int(not is_reference(spec.condition)), name))
             before = spec.condition
     return cells
 
@@ -46,11 +47,6 @@ def _chain(spec: CellSpec) -> str:
     about = spec.condition
     kind = ("baseline", "filler", "placement")
     return "/".join([spec.item, str(spec.trial), *(f"{name}={about[name]}" for name in kind if name in about)])
-
-
-def _is_reference(condition: Condition) -> bool:
-    """Whether others are compared with it: such cells are done first, so that a run that was stopped says something."""
-    return "baseline" in condition or condition.get("filler") == "none"
 
 
 def _place(condition: Condition) -> tuple[float, float]:

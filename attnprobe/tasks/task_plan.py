@@ -81,7 +81,7 @@ def plan_task(blueprint: Blueprint, options: TaskOptions, quiet: bool = True) ->
         As the task itself, as far as that can be told without weights.
     """
     lm = blueprint.lm
-    (cells,) = deal(ordered(options.listed(lm.tokenizer).specs, options.choices.get("n_documents", 10)), 1)
+    (cells,) = deal(ordered(options.listed(lm.tokenizer).specs, options.n_documents), 1)
     reuses = keeps_every_key(lm.model) and not changes_with_length(lm.model.config)
     passes: list[Pass] = []
     too_long: list[str] = []

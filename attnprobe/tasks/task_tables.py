@@ -5,30 +5,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from attnprobe.estimates import Interval
+from attnprobe.study_text import interval_cell
 from attnprobe.tasks.association import Association
 from attnprobe.tasks.attention_link import ALPHA, AttentionLink
-from attnprobe.tasks.baselines import METRICS, Baseline
+from attnprobe.tasks.baselines import Baseline
 from attnprobe.tasks.filler_findings import FillerFindings
 from attnprobe.tasks.filler_tables import filler_tables
 from attnprobe.tasks.held_out_heads import CHOSEN, OTHERS
 from attnprobe.tasks.item_intervals import MIN_ITEMS
 from attnprobe.tasks.matrix_findings import MatrixFindings
 from attnprobe.tasks.matrix_tables import matrix_tables
+from attnprobe.tasks.outcome import ANSWERS
 from attnprobe.tasks.sweep_findings import SweepFindings
 from attnprobe.tasks.sweep_tables import sweep_tables
 from attnprobe.tasks.task_numbers import (
     TEXTS,
-    correlation_cell,
+    accuracy_cell,
     difference_cell,
     p_equation,
-    p_text,
-    percent_bounds,
     primary,
     signed,
 )
 from attnprobe.tasks.task_summary import TaskSummary
 from attnprobe.tasks.task_verdict import PLACES
-from attnprobe.terminal import count, decimal, named, percent
+from attnprobe.terminal import count, decimal, named, p_text, percent
 from attnprobe.told import Table
 
 _WHAT = {"needle_sweep": "needle", "multi_doc": "document with the answer"}
@@ -55,7 +55,7 @@ def task_tables(summary: TaskSummary) -> tuple[Table, ...]:
 def _baseline_table(baselines: Sequence[Baseline], context: str) -> list[Table]:
     if not baselines:
         return []
-    metrics = [name for name in METRICS if any(name in one.values for one in baselines)]
+    metrics = [name for name in ANSWERS if any(name in one.values for one in baselines)]
     rows = []
     for one in baselines:
         row = [_BASELINES.get(one.name, context)]
@@ -84,7 +84,7 @@ def _value(metric: str, interval: Interval | None) -> str:
     if metric == "lenient":
         return percent(interval.estimate, 0)
     if metric == "strict":
-        return f"{percent(interval.estimate, 0)} {percent_bounds(interval)}".rstrip()
+        return accuracy_cell(interval)
     return signed(interval.estimate)
 
 
@@ -136,8 +136,8 @@ def _link_table(link: AttentionLink, place: str) -> Table:
 def _correlations(one: Association) -> tuple[str, str, str, str]:
     found = one.correlation
     return (
-        correlation_cell(found.within_position),
+        interval_cell(found.within_position),
         p_text(one.p_adjusted),
-        correlation_cell(found.within_question),
+        interval_cell(found.within_question),
         decimal(found.pooled.estimate),
     )

@@ -10,7 +10,7 @@ from rich.cells import cell_len
 from attnprobe.tasks.cell import item_of_key
 from attnprobe.tasks.task_summary import TaskSummary
 from attnprobe.tasks.task_tables import task_tables
-from attnprobe.terminal import WIDTH, count, fit, named, table, wrapped
+from attnprobe.terminal import WIDTH, count, fit, named, sentence, table, wrapped
 from attnprobe.told import Table
 
 _MOST_ROWS = 40
@@ -40,7 +40,7 @@ def task_lines(summary: TaskSummary, unicode: bool = True) -> list[str]:
     if summary.notes:
         lines += [
             "",
-            *(line for note in summary.notes for line in wrapped(f"{note[0].upper()}{note[1:]}.", indent="  ")),
+            *(line for note in summary.notes for line in wrapped(sentence(note), indent="  ")),
         ]
     if summary.missing:
         key, why = next(iter(summary.missing.items()))

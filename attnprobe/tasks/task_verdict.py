@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from attnprobe.estimates import Interval
+from attnprobe.flatness import smallest_p
 from attnprobe.study_text import interval_text
 from attnprobe.tasks.accuracy import EndContrast
 from attnprobe.tasks.attention_link import AttentionLink, why_unlinked
@@ -20,8 +21,8 @@ from attnprobe.tasks.outcome import Outcome
 from attnprobe.tasks.paired_cells import MIN_TEST_ITEMS
 from attnprobe.tasks.sweep_findings import SweepFindings
 from attnprobe.tasks.task_data import TaskData
-from attnprobe.tasks.task_numbers import TEXTS, difference_text, p_equation, p_text, place_text, primary
-from attnprobe.terminal import count, percent
+from attnprobe.tasks.task_numbers import TEXTS, difference_text, p_equation, place_text, primary
+from attnprobe.terminal import count, p_text, percent, sentence
 from attnprobe.told import Verdict
 
 Findings = SweepFindings | MatrixFindings | FillerFindings
@@ -165,9 +166,7 @@ def _sweep_lines(findings: SweepFindings, outcomes: Sequence[Outcome]) -> list[s
 
 
 def _warning_lines(warnings: Sequence[str], outcomes: Sequence[Outcome]) -> list[str]:
-    return [
-        f"{text[0].upper()}{text[1:]}." + (f" {why_few_right(outcomes)}" if text == BEYOND else "") for text in warnings
-    ]
+    return [sentence(text) + (f" {why_few_right(outcomes)}" if text == BEYOND else "") for text in warnings]
 
 
 def _closed_book_line(findings: SweepFindings) -> list[str]:
@@ -205,7 +204,7 @@ def _matrix_lines(findings: MatrixFindings, outcomes: Sequence[Outcome]) -> list
     lines += [f"Per doubling of the prompt {_lost(metric, trend.loss, trend.p)}."]
     knees = findings.knees.get(metric)
     if knees is not None:
-        lines += [f"{knee_name(knee)}: {knee_text(knee)}." for knee in (knees.length, knees.position) if knee]
+        lines += [f"{knee_name(knee)}: {knee_text(knee)}." for knee in knees.found]
     return lines
 
 
@@ -252,11 +251,10 @@ def _limits(link: AttentionLink | None, place: str, sizes: Mapping[str, int]) ->
         reach = wilson_interval(n // 2, n, n)
         assert reach.low is not None
         assert reach.high is not None
-        # From 15 items on flips are drawn, and the smallest p is one in their number.
         tests = (
             f"are not made ({MIN_TEST_ITEMS} are needed)"
             if n < MIN_TEST_ITEMS
-            else f"cannot give a p below {_plain(max(2 / 2**n, 1e-4))}"
+            else f"cannot give a p below {_plain(smallest_p(n))}"
         )
         lines.append(
             f"With {n} items an accuracy near 50 % is known to {50 * (reach.high - reach.low):.0f} points either way, "

@@ -25,7 +25,9 @@ NEEDLE = "As of 2026 the harbour office keeps the logs of the tugs for 47 days, 
 DISTRACTORS = [
     "In 2024 the harbour office kept the logs of the tugs for 30 days.",
     *(f"Berth {number} has room for {12 * number} boats." for number in range(2, 6)),
-    *("Pilots sign their logs at noon.", "The office moved to the pier in 2023.", "Tugs refuel on Mondays.")[:3],
+    "Pilots sign their logs at noon.",
+    "The office moved to the pier in 2023.",
+    "Tugs refuel on Mondays.",
     "A log that is lost is written anew within 90 days.",
 ]
 GOLD = "47"

@@ -8,8 +8,7 @@ import io
 import pytest
 from runs import make_run
 
-from attnprobe.csv_text import csv_text
-from attnprobe.study_command import table_csv
+from attnprobe.csv_text import csv_text, table_csv
 from attnprobe.summary import Selection, curve_csv, groups, prompt_result
 
 FORMULAS = ("=cmd|' /C calc'!A0", "+1+1", "-2+3", "@SUM(A1)", "\t=1", "\r=1")

@@ -89,22 +89,13 @@ def test_what_is_compared_has_the_names_that_are_given(files: Path) -> None:
     assert ">one<" not in out.read_text()
 
 
-def folder_of_runs(tmp_path: Path, n: int) -> Path:
-    """As ``measure`` writes it."""
-    (tmp_path / "out" / "runs").mkdir(parents=True)
-    names = [f"{number}.safetensors" for number in range(n)]
-    for number, name in enumerate(names):
-        make_run(number).save(tmp_path / "out" / "runs" / name)
-    (tmp_path / "out" / "manifest.json").write_text(json.dumps({"runs": [{"file": f"runs/{name}"} for name in names]}))
-    return tmp_path / "out"
-
-
 @pytest.mark.parametrize("kind", ["curve", "layers", "sinks", "compare"])
 @pytest.mark.parametrize("quiet", [[], ["--quiet"]])
 def test_a_damaged_run_is_named_and_fails_the_command(kind: str, quiet: list[str], tmp_path: Path) -> None:
-    folder, other = folder_of_runs(tmp_path, 3), tmp_path / "whole.safetensors"
+    folder = write_folder(tmp_path / "out", [make_run(seed) for seed in range(3)])
+    other = tmp_path / "whole.safetensors"
     make_run(7).save(other)
-    damaged = folder / "runs" / "1.safetensors"
+    damaged = folder / "runs" / "0001-q1.safetensors"
     damaged.write_bytes(damaged.read_bytes()[:-5])
     out = tmp_path / "x.svg"
     result = command(kind, folder, *[other] * (kind == "compare"), "-o", out, *quiet)
@@ -117,13 +108,13 @@ def test_a_damaged_run_is_named_and_fails_the_command(kind: str, quiet: list[str
 
 
 def test_nothing_is_drawn_where_every_run_is_damaged(tmp_path: Path) -> None:
-    folder = folder_of_runs(tmp_path, 2)
+    folder = write_folder(tmp_path / "out", [make_run(seed) for seed in range(2)])
     for file in (folder / "runs").iterdir():
         file.write_bytes(b"x")
-    for given in (folder, folder / "runs" / "0.safetensors"):
+    for given in (folder, folder / "runs" / "0000-q1.safetensors"):
         result = command("curve", given, "-o", tmp_path / "x.png")
         assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
-        assert str(folder / "runs" / "0.safetensors") in result.stderr
+        assert str(folder / "runs" / "0000-q1.safetensors") in result.stderr
         assert re.search("run again, writes it anew|measure it again", result.stderr)
         assert not (tmp_path / "x.png").exists()
 

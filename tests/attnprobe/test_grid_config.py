@@ -159,7 +159,8 @@ def test_values_that_look_odd_and_are_fine(tmp_path: Path) -> None:
 def test_a_rope_scaling_is_a_text_or_keys_and_values(tmp_path: Path) -> None:
     """As pasted from a config.json; what a run records is the same."""
     texts = ["rope: yarn:4\n", "rope: {rope_type: yarn, factor: 4}\n", "rope: {type: yarn, factor: 4.0}\n"]
-    assert {load_config(write(tmp_path, STUDY + text)).rope for text in texts} == {"yarn:factor=4.0"}  # type: ignore[attr-defined]
+    for kind in (STUDY, "kind: needle_sweep\nmodels: [m]\nout: o\n"):
+        assert {load_config(write(tmp_path, kind + text)).rope for text in texts} == {"yarn:factor=4.0"}  # type: ignore[attr-defined]
 
 
 def test_all_mistakes_are_said_at_once(tmp_path: Path) -> None:

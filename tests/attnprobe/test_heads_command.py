@@ -221,8 +221,11 @@ def test_secondary_sinks_are_taken_apart(model: str, tmp_path: Path, monkeypatch
     assert own["secondary_sinks"][0] == 7
 
 
-def test_out_of_memory_feeds_smaller_chunks(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lm = ap.load(model, progress=False)
+@pytest.mark.parametrize(("rope", "wanted"), [("none", ["auto", 2048, 512]), ("dynamic:2", ["auto"] * 3)])
+def test_out_of_memory_feeds_smaller_chunks_if_the_model_takes_them(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rope: str, wanted: list[Any]
+) -> None:
+    lm = ap.load(model, rope=rope, progress=False)
     asked = [
         PromptRecord(ap.Prompt(r["documents"], r["question"], id=r["id"]), (r["answer"],), (1,), "") for r in records(1)
     ]
@@ -237,7 +240,7 @@ def test_out_of_memory_feeds_smaller_chunks(model: str, tmp_path: Path, monkeypa
 
     monkeypatch.setattr(heads_cells, "measure", measure)
     result = measure_heads(lm, asked, HeadsOptions(orders=1, max_new_tokens=2, sinks=False), tmp_path)
-    assert chunks == ["auto", 2048, 512]
+    assert chunks == wanted
     assert result is not None
 
 

@@ -509,7 +509,7 @@ def test_one_endless_token_is_cut(tmp_path: Path, browser_page: Watched) -> None
     wait_until(page, "[...document.querySelectorAll('.tm-t')].some(t => t.textContent.includes('characters\u2026]'))")
     shown = page.locator(".tm-text").inner_text()
     assert len(shown) < 20_000
-    assert "b\u2026" not in shown.split("characters\u2026] ")[1]
+    assert not re.search("[\ud800-\udfff\ufffd]", shown)  # both cuts are within an emoji
     page.fill(".tm-search", "b")
     counted = int(page.locator(".tm-hit-count").inner_text().split()[0])
     assert 1 <= counted < 10

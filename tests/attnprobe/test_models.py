@@ -410,6 +410,28 @@ def test_an_ignored_rope_override_is_caught(folder: Path, monkeypatch: pytest.Mo
         load(folder, rope="linear:2")
 
 
+def test_a_process_of_a_launch_loads_onto_its_own_device(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[Any] = []
+
+    def note(source: Any, override: Any, common: Any, options: dict[str, Any]) -> Any:
+        taken.append(options.get("device_map"))
+        raise InputError("far enough")
+
+    monkeypatch.setattr("attnprobe.models._load_model", note)
+    monkeypatch.setattr("attnprobe.models.is_on_cpu", lambda device_map: device_map == "cpu")
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    launched = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "3"}
+    for environment, device_map in (({}, None), (launched, None), (launched, "cpu"), (launched, "cuda:0")):
+        with monkeypatch.context() as patch:
+            for name in launched:
+                patch.delenv(name, raising=False)
+            for name, value in environment.items():
+                patch.setenv(name, value)
+            with pytest.raises(InputError, match="far enough"):
+                load(str(folder), device_map=device_map)
+    assert taken == [{"": "cuda:0"}, {"": "cuda:1"}, "cpu", "cuda:0"]
+
+
 def test_loading_is_quiet_and_leaves_the_log_level(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     before = (logging.get_verbosity(), logging.is_progress_bar_enabled())
     load(folder, progress=False)

@@ -19,6 +19,7 @@ from attnprobe import batch
 from attnprobe.architecture import attention_layers, decoder_of
 from attnprobe.decoding import has_recurrent_layers
 from attnprobe.extra_checks import MASS_TOLERANCE
+from attnprobe.study_cells import relieved_chunk
 
 ANSWER = [5, 6, 7]
 N_PROMPT = 29
@@ -148,6 +149,12 @@ def test_models_whose_state_starts_anew_refuse_chunks(name: str) -> None:
             ap.measure(lm, prompt(), answer=answer, max_new_tokens=2, prefill_chunk=10)
     whole = ap.measure(lm, prompt(), answer=ANSWER, prefill_chunk=None)
     assert_same_run(ap.measure(lm, prompt(), answer=ANSWER, prefill_chunk=1000), whole)
+
+
+@pytest.mark.parametrize(("name", "last"), [("jamba", "auto"), ("minimax", "auto"), ("bamba", 512), ("gpt_oss", 512)])
+def test_out_of_memory_splits_only_what_may_be_split(name: str, last: Any) -> None:
+    lm = odd_lm(name)
+    assert [relieved_chunk(lm, relief) for relief in (0, 2)] == ["auto", last]
 
 
 @pytest.mark.parametrize("name", ["jamba", "zamba", "recurrent_gemma", "minimax", "bamba"])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
 import shutil
+import struct
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -164,7 +166,7 @@ def test_a_cell_is_what_plain_passes_give(folder: str, scaling: str, length: int
     facts = result.facts["needles"]
     assert [one["tokens"] for one in facts] == [length] * 3
     assert sorted(one["reused_tokens"] > 0 for one in facts) == [False, True, True]
-    losses = []
+    losses, prompts = [], b""
     for depth, (needle, ids) in enumerate(zip(text.needles, prompt_ids(text, lm.tokenizer), strict=True)):
         fresh = ap.load(folder, rope=scaling, progress=False).model
         with torch.no_grad():
@@ -173,6 +175,7 @@ def test_a_cell_is_what_plain_passes_give(folder: str, scaling: str, length: int
         n_answer = len(ids) - needle.prompt.encode(lm.tokenizer).n_tokens
         assert result.arrays["logprob"][depth] == pytest.approx(-loss[-n_answer:].sum(), abs=1e-3)
         losses.append(loss[:-n_answer])
+        prompts += struct.pack(f"<{length - n_answer}q", *ids[:-n_answer])
         alone = ap.measure(lm, needle.prompt, answer=needle.answer, beyond_window=True)
         own = alone.document_spans[needle.document]
         np.testing.assert_allclose(result.arrays["mass"][depth], alone.mass[..., own], atol=1e-5)
@@ -182,6 +185,7 @@ def test_a_cell_is_what_plain_passes_give(folder: str, scaling: str, length: int
     fed_whole = next(depth for depth, one in enumerate(facts) if one["reused_tokens"] == 0)
     np.testing.assert_allclose(result.arrays["loss"], losses[fed_whole], atol=1e-3)
     assert result.arrays["slices"].sum(axis=-1) == pytest.approx(1, abs=1e-5)
+    assert result.facts["ids_sha256"] == hashlib.sha256(prompts).hexdigest()
     (in_use,) = result.facts["rope"].values()
     assert in_use["rope_type"] == {"none": "default"}.get(scaling, scaling.partition(":")[0])
 
@@ -195,6 +199,14 @@ def test_a_cell_does_not_depend_on_those_before_it(folder: str) -> None:
     for name, array in alone.arrays.items():
         np.testing.assert_allclose(after.arrays[name], array, atol=1e-5, err_msg=name)
     assert after.facts["rope"] == alone.facts["rope"]
+
+
+def test_out_of_memory_changes_no_number(folder: str) -> None:
+    for scaling in ("dynamic:factor=2", "yarn:factor=2"):
+        lm = ap.load(folder, rope=scaling, progress=False)
+        first, again = (measure_text(lm, text_of(900), relief) for relief in (0, 2))
+        for name, array in first.arrays.items():
+            np.testing.assert_allclose(again.arrays[name], array, atol=1e-4, err_msg=name)
 
 
 def test_losses_are_left_out_where_the_head_is_not_plain(make_lm: Any) -> None:

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from attnprobe import rope_findings
 from attnprobe.estimates import Interval
+from attnprobe.intervals import simultaneous_band
 from attnprobe.report.rope_matrix_figure import rope_matrix, save_rope_figures
 from attnprobe.rope_data import RopeData, RopePlan
 from attnprobe.rope_findings import findings
@@ -168,6 +170,31 @@ def test_distance_and_bins_by_hand() -> None:
     assert total_variation(one, other) == 0.5  # over the bins that both have
     assert total_variation(one, 3 * one) == 0
     np.testing.assert_allclose(binned(np.arange(1.0, 7.0), np.array([0, 2, 4, 6, 8])), [1, 2.5, 4.5, 6])
+
+
+def test_every_band_is_drawn_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[np.ndarray] = []
+
+    def band(logs: np.ndarray, level: float, seed: int) -> Any:
+        drawn.append(logs)
+        return simultaneous_band(logs, level, seed)
+
+    monkeypatch.setattr(rope_findings, "simultaneous_band", band)
+    data = data_of()
+    found = findings(data)
+    table, summary = found.table(), found.to_dict()
+    rope_lines(found)
+    save_rope_figures(found, tmp_path)
+    np.testing.assert_allclose(np.exp(drawn), data.slices.reshape(-1, N_TEXTS, 10))
+    wanted = np.exp(np.log(data.slices[2, 1]).mean(axis=0))  # the geometric mean over texts
+    (own,) = (one for one in summary["curves"] if (one["scaling"], one["length"]) == (SCALINGS[2], LENGTHS[1]))
+    np.testing.assert_allclose(own["share"]["estimate"], wanted)
+    rows = [
+        row["estimate"]
+        for row in table
+        if (row["scaling"], row["length"], row["metric"]) == (SCALINGS[2], LENGTHS[1], "share")
+    ]
+    np.testing.assert_allclose(rows, wanted)
 
 
 def test_lines_and_pictures(tmp_path: Path) -> None:

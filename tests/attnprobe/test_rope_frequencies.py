@@ -14,6 +14,7 @@ from tiny_models import FAMILIES, tiny_config, tiny_model
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 import attnprobe as ap
+from attnprobe import rotating, study_cells
 from attnprobe.rope import apply_rope, changes_with_length, original_positions
 from attnprobe.rope_frequencies import assert_rope_applied, frequencies_at, rope_in_use, rotary_modules
 from attnprobe.rope_parse import parse_rope
@@ -131,6 +132,31 @@ def test_frequencies_of_the_length_are_never_those_of_a_chunk_or_of_a_neighbour(
 
     assert prefill_chunk_of(eager, 2 * AUTO_CHUNK, False, "auto") is None
     assert prefill_chunk_of(ap.load(folder, attn_implementation="eager"), 2 * AUTO_CHUNK, False, "auto") == AUTO_CHUNK
+
+
+@pytest.mark.parametrize(("spec", "last"), [("dynamic:4", "auto"), (LONGROPE, "auto"), ("yarn:4", 512)])
+def test_out_of_memory_feeds_such_a_model_whole_again(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spec: str, last: Any
+) -> None:
+    """The smallest chunk would be refused, and the cell fail with that."""
+    chunks: list[Any] = []
+    real = study_cells.measure
+
+    def greedy(lm: Any, prompt: ap.Prompt, **options: Any) -> ap.Run:
+        chunks.append(options["prefill_chunk"])
+        if len(chunks) % 3:
+            raise MemoryError("no room")
+        run = real(lm, prompt, **options)
+        assert run.n_prompt > 512
+        return run
+
+    for module in (rotating, study_cells):
+        monkeypatch.setattr(module, "measure", greedy)
+    prompt = ap.Prompt(["A lazy dog sleeps. " * 40, "See it. " * 60], question="What is it?", id="q0")
+    lm = ap.load(folder, rope=spec)
+    found = ap.rotate(lm, [prompt], out=tmp_path, variants=(), max_new_tokens=2, beyond_window=True)
+    assert not found.of().incomplete
+    assert set(chunks[2::3]) == {last}
 
 
 @pytest.mark.parametrize("spec", ["none", "dynamic:4", "yarn:4", LONGROPE])

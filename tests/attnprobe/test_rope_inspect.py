@@ -13,6 +13,7 @@ import pytest
 import transformers
 from tiny_folder import save_tiny_model
 from tiny_models import tiny_config
+from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 
 from attnprobe import cli
@@ -166,6 +167,7 @@ def test_frequencies_that_depend_on_the_length(small: str) -> None:
     for at in found.scaled[:3]:
         base = 10_000.0 * max(4 * at.length / 256 - 3, 1) ** (32 / 30)
         np.testing.assert_allclose(at.inv_freq, plain(base, 32), rtol=1e-5)
+    assert found.at_longest == (found.scaled[2], found.scaled[5])
     assert found.kept(found.scaled[0]) is None
     np.testing.assert_allclose(found.slowdown(found.scaled[5]), 4.0, rtol=1e-5)
 
@@ -180,6 +182,10 @@ def test_angles_that_training_never_showed(small: str) -> None:
     np.testing.assert_allclose(found.farthest(linear), np.where(never, 1.0, 0.0), rtol=1e-5)
     assert never_turning(linear.inv_freq, 1024) == 9
     assert [one["new_angles"] for one in found.to_dict()["scalings"]] == [9, 0]
+    first, second = (
+        line.split() for line in inspect_lines(found) if line.startswith(("none", "linear:4")) and "1,024" in line
+    )
+    assert (first[5:7], second[5:7]) == (["9", "4.00"], ["0", "1.00"])
 
 
 def test_by_default_the_config_as_it_is_and_its_lengths(small: str) -> None:
@@ -275,8 +281,22 @@ def test_wrong_arguments_are_one_line(small: str, tmp_path: Path) -> None:
         assert says in line
 
 
-def test_no_weights_are_needed(tmp_path: Path) -> None:
-    """A config alone; and nothing the size of the model is made."""
-    result = run(write(tmp_path, {**LLAMA_3_1, "num_hidden_layers": 2}), "--json")
+def test_no_weights_are_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A config alone; nothing the size of the model is made, and transformers' messages stay as they were set."""
+    build, built = AutoModelForCausalLM.from_config, []
+
+    def noted(*arguments: Any, **options: Any) -> Any:
+        built.append(build(*arguments, **options))
+        return built[-1]
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_config", noted)
+    before = transformers.logging.get_verbosity()
+    transformers.logging.set_verbosity_warning()
+    try:
+        result = run(write(tmp_path, {**LLAMA_3_1, "num_hidden_layers": 2}), "--json")
+        assert transformers.logging.get_verbosity() == transformers.logging.WARNING
+    finally:
+        transformers.logging.set_verbosity(before)
     assert json.loads(result.stdout)["original_positions"] == 8192
-    assert transformers.logging.get_verbosity() == transformers.logging.ERROR
+    assert built
+    assert all(parameter.is_meta for model in built for parameter in model.parameters())

@@ -31,6 +31,7 @@ def run(*words: object) -> Result:
 
 def assert_plain(result: Result, *statuses: int) -> None:
     assert result.exit_code in statuses, (result.output, result.exception)
+    assert result.exception is None or isinstance(result.exception, SystemExit)  # else it is a bug, whose status is 1
     assert not OBEYED.search(result.stdout + result.stderr), result.output
     assert "[31m" in result.output  # the name is there, so something was at stake
 
@@ -47,6 +48,7 @@ def prompts(tmp_path: Path) -> Path:
     for record in records:
         record["documents"] = [{"text": text, "id": f"{ODD}{i}"} for i, text in enumerate(record["documents"])]
         record["answer"] += ODD
+        record["gold"] = 0
     return write_prompts(tmp_path / f"{ODD}.jsonl", records)
 
 
@@ -59,16 +61,16 @@ def test_results_of_every_measuring_command(model: Path, prompts: Path, tmp_path
     common = ("--model", model, "--dtype", "float32")
     out = [tmp_path / f"{name}{ODD}" for name in ("runs", "study", "pages", "heads")]
     assert_plain(run("measure", prompts, *common, "--out", out[0], "--answers", "file", "--max-new-tokens", 2), 0)
-    assert_plain(run("measure", prompts, *common, "--out", out[0], "--answers", "file"), 0, 2)
-    assert_plain(run("plan", prompts, *common), 0, 1)
-    assert_plain(run("plan", prompts, *common, "--study"), 0, 1, 2)
-    assert_plain(run("study", prompts, *common, "--out", out[1], "--variants", "none"), 0, 1, 2)
-    assert_plain(run("heads", prompts, *common, "--out", out[3], "--answers", "file"), 0, 1, 2)
-    assert_plain(run("heatmap", prompts, *common, "--out", out[2], "--answers", "file"), 0, 2)
+    assert_plain(run("measure", prompts, *common, "--out", out[0], "--answers", "file"), 0)
+    assert_plain(run("plan", prompts, *common), 0)
+    assert_plain(run("plan", prompts, *common, "--study"), 0)
+    assert_plain(run("study", prompts, *common, "--out", out[1], "--variants", "none"), 0)
+    assert_plain(run("heads", prompts, *common, "--out", out[3], "--answers", "file"), 0)
+    assert_plain(run("heatmap", prompts, *common, "--out", out[2], "--answers", "file"), 0)
     assert_plain(run("heatmap", prompts, *common, "--prompt", f"no{ODD}"), 2)
     assert_plain(run("report", out[0], "--out", tmp_path / f"{ODD}.html"), 0)
     assert_plain(run("figure", "layers", out[0], "--out", tmp_path / f"{ODD}.png"), 0)
-    assert_plain(run("check", model, "--tokens", 16), 0, 2)
+    assert_plain(run("check", model, "--tokens", 16), 0)
 
 
 def test_errors_of_every_command(tmp_path: Path) -> None:

@@ -16,11 +16,12 @@ from typer.testing import CliRunner, Result
 
 import attnprobe as ap
 from attnprobe import cli, rotating, study_cells
+from attnprobe.csv_text import table_csv
 from attnprobe.errors import InputError, RunFileError
 from attnprobe.estimates import Interval
 from attnprobe.study import Study
 from attnprobe.study_cells import ASKED
-from attnprobe.study_command import table_csv, write_results
+from attnprobe.study_command import write_results
 from attnprobe.study_curve import claim, study_curve
 from attnprobe.study_findings import PanelRow, robustness
 from attnprobe.study_merge import merge_folders

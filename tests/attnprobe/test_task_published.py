@@ -66,7 +66,7 @@ def test_the_figures_are_those_of_the_sources() -> None:
         LongChat-13B-16k 68.6 57.4 55.3 52.5 55.0 35.0 83.4
         Llama-2-70B-chat 56.8 53.3 54.1 59.7 69.5 35.3 84.7
     """
-    for curve, line in zip(BY_POSITION, table.split("\n")[1:], strict=False):
+    for curve, line in zip(BY_POSITION, table.strip().splitlines(), strict=True):
         model, *figures = line.split()
         assert curve.model == model
         assert [*curve.accuracy, curve.closed_book, curve.oracle] == pytest.approx([float(x) / 100 for x in figures])

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from rich.cells import cell_len
 from scipy import stats
-from task_data import HEADS, LAYERS, make_task
+from task_data import HEADS, LAYERS, changed, make_task, only, text_of
 
 from attnprobe.errors import InputError
 from attnprobe.ranks import RankCorrelation
@@ -28,7 +28,7 @@ from attnprobe.tasks.knee_text import knee_text
 from attnprobe.tasks.matrix_findings import MatrixFindings, matrix
 from attnprobe.tasks.outcome import Outcome
 from attnprobe.tasks.sweep_findings import SweepFindings, sweep_findings
-from attnprobe.tasks.task_data import TASKS, TaskData
+from attnprobe.tasks.task_data import TASKS
 from attnprobe.tasks.task_summary import TaskSummary, task_summary
 from attnprobe.tasks.task_tables import task_tables
 from attnprobe.tasks.task_text import task_lines
@@ -38,16 +38,6 @@ from attnprobe.tasks.task_verdict import task_verdict
 @cache
 def summary_of(task: str = "needle_sweep", **options: Any) -> TaskSummary:
     return task_summary(make_task(task, **options))
-
-
-def changed(data: TaskData, change: Any) -> TaskData:
-    """The data with other outcomes, as ``change`` makes them of each."""
-    return replace(data, outcomes=tuple(change(outcome) for outcome in data.outcomes))
-
-
-def text_of(summary: TaskSummary) -> str:
-    """What the terminal shows, on one line."""
-    return " ".join(" ".join(task_lines(summary)).split())
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -88,14 +78,7 @@ def test_the_other_way_round_and_by_position_alone_are_told_apart() -> None:
 
 def test_the_link_has_no_part_for_baselines() -> None:
     data = make_task(items=6)
-    without = [place for place, outcome in enumerate(data.outcomes) if in_context(outcome)]
-    alone = replace(
-        data,
-        outcomes=tuple(data.outcomes[place] for place in without),
-        needle_mass=data.needle_mass[without],
-        needle_advantage=data.needle_advantage[without],
-        document_mass=tuple(data.document_mass[place] for place in without),
-    )
+    alone = only(data, in_context)
     assert json.dumps(attention_link(data).to_dict()) == json.dumps(attention_link(alone).to_dict())
     # The oracle's mass is that of the only document: with it, the pooled correlation would be another.
     found = attention_link(data).overall.by_name["mass"].correlation.pooled.estimate
@@ -184,7 +167,6 @@ def test_few_items_have_no_intervals_and_it_is_said() -> None:
     assert "It cannot be told" in summary.verdict.headline
     five = text_of(summary_of(items=5, trials=1))
     assert "sign-flip tests are not made (6 are needed)" in five
-    assert "no tests" not in five
     assert "not tested" in five
     assert "nats, not tested" in five
     assert "nats, not told apart" not in five
@@ -324,16 +306,8 @@ def test_knees_and_loss_by_length_are_in_words() -> None:
     assert "Length knee (log-probability at the middle depths at most 0.69 nats below that of the shortest" in text
     assert "shown to fail at 2,000 tokens" in text  # planted: 1 nat lost from 500 to 2,000
     assert "Knees: how long a context may be" in text
-    one_length = changed(make_task("niah"), lambda o: o)
-    kept = [i for i, o in enumerate(one_length.outcomes) if o.condition.get("length") in (500, None)]
-    alone = replace(
-        one_length,
-        outcomes=tuple(one_length.outcomes[i] for i in kept),
-        needle_mass=one_length.needle_mass[kept],
-        needle_advantage=one_length.needle_advantage[kept],
-        document_mass=tuple(one_length.document_mass[i] for i in kept),
-    )
-    assert "No knee: the lengths are 500; a knee needs two or more" in text_of(task_summary(alone))
+    one_length = only(make_task("niah"), lambda one: one.condition.get("length") in (500, None))
+    assert "No knee: the lengths are 500; a knee needs two or more" in text_of(task_summary(one_length))
 
 
 def test_what_filler_costs_adds_up_and_is_priced() -> None:
@@ -395,14 +369,8 @@ def test_baselines_of_several_trials_are_clustered_and_may_be_absent() -> None:
 
 def test_nothing_finished_and_missing_cells() -> None:
     data = make_task(items=6, trials=1)
-    empty = replace(
-        data,
-        outcomes=(),
-        needle_mass=data.needle_mass[:0],
-        needle_advantage=data.needle_advantage[:0],
-        document_mass=(),
-        missing={"needle_sweep/ferry/position=0/0": "not measured yet"},
-    )
+    unmeasured = {"needle_sweep/ferry/position=0/0": "not measured yet"}
+    empty = replace(only(data, lambda one: False), missing=unmeasured)
     with pytest.raises(InputError, match="no cell of needle_sweep on tiny is finished; the first, needle_sweep/ferry"):
         task_summary(empty)
     some = task_summary(replace(data, missing={"needle_sweep/ferry/position=0/0": "too long \x1b[31m"}))
@@ -421,14 +389,7 @@ def test_two_positions_baselines_only_and_replies_only_are_no_crash() -> None:
     silent = task_summary(changed(data, lambda o: replace(o, strict=None, lenient=None)))
     assert silent.findings.accuracy == {}
     assert "strict" not in " ".join(" ".join(table.header) for table in task_tables(silent))
-    kept = [place for place, outcome in enumerate(data.outcomes) if "baseline" in outcome.condition]
-    alone = replace(
-        data,
-        outcomes=tuple(data.outcomes[place] for place in kept),
-        needle_mass=data.needle_mass[kept],
-        needle_advantage=data.needle_advantage[kept],
-        document_mass=tuple(data.document_mass[place] for place in kept),
-    )
+    alone = only(data, lambda one: "baseline" in one.condition)
     assert "closed book" in text_of(task_summary(alone))
 
 
@@ -518,7 +479,6 @@ def test_the_strongest_layer_may_be_negative_and_its_p_is_adjusted() -> None:
 
 def test_the_longest_filler_is_the_one_of_most_tokens_whatever_the_order() -> None:
     data = make_task("filler_control", items=6, trials=1)
-    turned = task_summary(changed(data, lambda one: one)).verdict.lines
     backwards = replace(
         data,
         outcomes=data.outcomes[::-1],
@@ -526,7 +486,7 @@ def test_the_longest_filler_is_the_one_of_most_tokens_whatever_the_order() -> No
         needle_advantage=data.needle_advantage[::-1],
         document_mass=data.document_mass[::-1],
     )
-    for lines in (turned, task_summary(backwards).verdict.lines):
+    for lines in (task_summary(data).verdict.lines, task_summary(backwards).verdict.lines):
         assert sum("2000 tokens" in line for line in lines) == 2
         assert not any("500 tokens" in line for line in lines)
 

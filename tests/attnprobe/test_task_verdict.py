@@ -11,36 +11,18 @@ import numpy as np
 import pytest
 from rich.cells import cell_len
 from scipy import stats
-from task_data import make_task
+from task_data import changed, make_task, only, text_of
 
+from attnprobe.estimates import Interval
 from attnprobe.multiplicity import adjust_p_values
-from attnprobe.tasks.attention_link import in_context, p_of_jackknife
+from attnprobe.ranks import ranked_cells
+from attnprobe.tasks.attention_link import in_context
 from attnprobe.tasks.cell import cell_key, item_of_key
 from attnprobe.tasks.outcome import Outcome
-from attnprobe.tasks.task_data import TaskData
 from attnprobe.tasks.task_summary import TaskSummary, task_summary
 from attnprobe.tasks.task_tables import task_tables
 from attnprobe.tasks.task_text import task_lines
 from attnprobe.told import Table
-
-
-def text_of(summary: TaskSummary) -> str:
-    return " ".join(" ".join(task_lines(summary)).split())
-
-
-def changed(data: TaskData, change: Callable[[Outcome], Outcome]) -> TaskData:
-    return replace(data, outcomes=tuple(map(change, data.outcomes)))
-
-
-def only(data: TaskData, keep: Callable[[Outcome], bool]) -> TaskData:
-    kept = [place for place, outcome in enumerate(data.outcomes) if keep(outcome)]
-    return replace(
-        data,
-        outcomes=tuple(data.outcomes[place] for place in kept),
-        needle_mass=data.needle_mass[kept],
-        needle_advantage=data.needle_advantage[kept],
-        document_mass=tuple(data.document_mass[place] for place in kept),
-    )
 
 
 def table_of(summary: TaskSummary, caption: str) -> Table:
@@ -143,23 +125,54 @@ def test_position_may_explain_what_holds_over_positions_alone() -> None:
     assert headline.endswith("; so position may explain it.")
 
 
+def p_of_bounds(interval: Interval) -> float:
+    """p of the t behind a jackknife interval on Fisher's scale, read back from its bounds."""
+    half = (np.arctanh(interval.high) - np.arctanh(interval.low)) / 2
+    error = half / stats.t.ppf(0.5 + interval.level / 2, interval.n - 1)
+    return 2 * stats.t.sf(abs(np.arctanh(interval.estimate)) / error, interval.n - 1)
+
+
 def test_p_over_all_prompts_is_that_of_the_interval() -> None:
     summary = task_summary(make_task(items=8, link=0.1))
     for one in summary.link.overall.by_name.values():
         found = one.correlation
-        assert p_of_jackknife(found.within_position) == pytest.approx(found.p_value, rel=1e-9)
-    over = summary.link.overall.by_name["advantage"].correlation.within_question
-    p = summary.link.p_over_conditions
+        assert p_of_bounds(found.within_position) == pytest.approx(found.p_value, rel=1e-9)
+        assert p_of_bounds(found.within_question) == pytest.approx(found.p_within_question, rel=1e-9)
+    correlation = summary.link.overall.by_name["advantage"].correlation
+    over, p = correlation.within_question, summary.link.p_over_conditions
+    assert p == correlation.p_within_question
     assert (p < 0.05) == (over.low > 0 or over.high < 0)
     content = summary.to_dict()["link"]
     assert content["p_over_conditions"] == p
     assert {"within_item", "by_item"} < set(content["overall"]["by_name"]["advantage"]["correlation"])
     assert "question" not in json.dumps(content)
-    assert p_of_jackknife(replace(over, low=None, high=None)) is None
-    edge = stats.t.ppf(0.975, over.n - 1)  # an interval that ends at 0 has p = 0.05, whatever its width
-    assert p_of_jackknife(replace(over, estimate=np.tanh(edge / 9), low=0.0, high=np.tanh(2 * edge / 9))) == (
-        pytest.approx(0.05)
-    )
+    without = task_summary(make_task(items=4, link=0.1)).link
+    assert without.overall.by_name["advantage"].correlation.within_question.low is None
+    assert without.p_over_conditions is None
+
+
+def test_an_interval_of_level_1_less_p_ends_at_0() -> None:
+    rng = np.random.default_rng(0)
+    tables = []
+    for spread in range(2, 10):
+        mass = rng.normal(size=30)
+        tables.append(np.stack([np.arange(30), mass, mass + spread * rng.normal(size=30)], axis=1))
+    p = ranked_cells(tables).p_within_question
+    over = ranked_cells(tables, 1 - p).within_question
+    assert min(abs(over.low), abs(over.high)) == pytest.approx(0, abs=1e-9)
+
+
+def test_p_of_ranks_that_all_but_agree_is_not_read_from_bounds_that_round_to_1() -> None:
+    tables = []
+    for apart in (0, 0, 0, 1, 1100):  # how far apart the two answers are that change places
+        answers = np.arange(1200.0)
+        answers[[0, apart]] = answers[[apart, 0]]
+        tables.append(np.stack([np.arange(1200), np.arange(1200), answers], axis=1))
+    found = ranked_cells(tables)
+    assert found.within_question.high == 1.0
+    narrow = ranked_cells(tables, level=0.2)  # p is the same at every level, and these bounds are not rounded
+    assert found.p_within_question == narrow.p_within_question
+    assert found.p_within_question == pytest.approx(p_of_bounds(narrow.within_question), rel=1e-9)
 
 
 def test_few_items_have_no_curve_beside_published_ones_and_no_dash_in_a_sentence() -> None:

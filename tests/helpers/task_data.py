@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from attnprobe.tasks.outcome import Outcome
 from attnprobe.tasks.task_cells import ARRAYS, file_name
 from attnprobe.tasks.task_data import TaskData
 from attnprobe.tasks.task_folder import ABOUT, SCHEMA, TaskFolder
+from attnprobe.tasks.task_summary import TaskSummary
+from attnprobe.tasks.task_text import task_lines
 
 LAYERS, HEADS = (0, 1, 2, 3), 5
 
@@ -122,6 +125,28 @@ def make_task(
         document_mass=() if behaviour_only else tuple(documents),
         missing={},
     )
+
+
+def changed(data: TaskData, change: Callable[[Outcome], Outcome]) -> TaskData:
+    """The data with other outcomes, as ``change`` makes them of each."""
+    return replace(data, outcomes=tuple(map(change, data.outcomes)))
+
+
+def only(data: TaskData, keep: Callable[[Outcome], bool]) -> TaskData:
+    """The data of the cells whose outcome is to be kept."""
+    kept = [place for place, outcome in enumerate(data.outcomes) if keep(outcome)]
+    return replace(
+        data,
+        outcomes=tuple(data.outcomes[place] for place in kept),
+        needle_mass=data.needle_mass[kept],
+        needle_advantage=data.needle_advantage[kept],
+        document_mass=tuple(data.document_mass[place] for place in kept),
+    )
+
+
+def text_of(summary: TaskSummary) -> str:
+    """What the terminal shows, on one line."""
+    return " ".join(" ".join(task_lines(summary)).split())
 
 
 def write_task(out: Path, data: TaskData) -> Path:

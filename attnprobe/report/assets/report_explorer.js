@@ -97,7 +97,8 @@ AttnprobeReport.explorer = (() => {
       ygap: 1,
       ...scale,
     };
-    const title = { text: QUANTITIES.find(([key]) => key === quantity)[1], side: "right", font: { size: 12 } };
+    const [, name] = QUANTITIES.find(([key]) => key === quantity);
+    const title = { text: name, side: "right", font: { size: 12 } };
     trace.colorbar = { ...scale.colorbar, title, thickness: 12, outlinewidth: 0, tickfont: { color: look.ink }, len: 0.95 };
     const n = series.layers.length;
     const every = Math.max(1, Math.ceil(n / 12));
@@ -116,7 +117,6 @@ AttnprobeReport.explorer = (() => {
       shapes: [marked()],
     };
     const done = draw("explorer-map", [trace], layout);
-    const name = QUANTITIES.find(([key]) => key === quantity)[1];
     const found = most ? `; highest in layer ${most.layer}, head ${most.head}: ${inWords(quantity, most.value)}` : "";
     byId("explorer-map").setAttribute("aria-label", `Map of ${name} by layer and head of ${series.name}${found}`);
     const map = byId("explorer-map");
