@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from attnprobe.norms import mean_of_defined
+from attnprobe.crossed import crossed_interval
+from attnprobe.estimates import Interval
+from attnprobe.intervals import mean_interval
 from attnprobe.rope_options import RopeOptions
 
 BY_NEEDLE = ("logprob", "advantage", "mass", "retrieval")
-"""Metrics of one needle, whose unit is the item; those of a whole text have the text as their unit."""
+"""Metrics of one needle: their values share texts and items. Those of a whole text have one value a text."""
 BY_TEXT = ("loss", "sink", "entropy", "spectrum")
 
 
@@ -109,31 +111,31 @@ class RopeData:
         """Numbers of the lengths at which a scaling uses the unscaled model's frequencies, as dynamic does inside."""
         return tuple(i for i, own in enumerate(self.rope[scaling]) if own and _turns_like(own, self.rope[0][i]))
 
-    def by_unit(self, metric: str, values: np.ndarray, depths: Sequence[int] | None = None) -> np.ndarray:
-        """Values of a metric by its unit.
+    def interval(self, metric: str, values: np.ndarray, depths: Sequence[int] | None = None) -> Interval:
+        """Interval of a metric's mean.
 
         Parameters
         ----------
         metric
             Its name.
         values
-            [text, depth] of a needle's metric, [text] of a text's.
+            [text, depth] of a needle's metric, [text] of a text's; NaN where there is none.
         depths
             Which depths count; None for all.
 
         Returns
         -------
-        numpy.ndarray
-            float64 [item], the mean over the item's places, of the items that stand at those depths; or [text]. NaN
-            where there is no value.
+        Interval
+            Of a needle's metric, whose values share texts and items, :func:`attnprobe.crossed.crossed_interval`; of a
+            text's, t over texts.
         """
+        level = self.plan.options.level
         if metric in BY_TEXT:
-            return values
+            return mean_interval(values, level)
         chosen = range(values.shape[1]) if depths is None else depths
         places = [(number, depth) for number, own in enumerate(self.items) if own for depth in chosen]
-        names = sorted({self.items[number][depth] for number, depth in places})
-        own = [[values[place] for place in places if self.items[place[0]][place[1]] == name] for name in names]
-        return np.array([mean_of_defined(np.array(some, dtype=np.float64), axis=0) for some in own])
+        texts, items = [number for number, _ in places], [self.items[number][depth] for number, depth in places]
+        return crossed_interval([values[place] for place in places], texts, items, level)
 
 
 def _turns_like(first: Mapping[str, Any], second: Mapping[str, Any] | None) -> bool:

@@ -58,10 +58,10 @@ class RopeFindings:
     curves: tuple[tuple[TextCurve, ...], ...]
 
     def interval(self, metric: str, scaling: int, length: int, depth: int | None = None) -> Interval:
-        """A metric's mean over its units, at one depth or all."""
+        """A metric's mean over texts and items, at one depth or all."""
         values = self.data.of(metric)[scaling, length]
         depths = None if depth is None else [depth]
-        return mean_interval(self.data.by_unit(metric, values, depths), self.data.plan.options.level)
+        return self.data.interval(metric, values, depths)
 
     def table(self) -> list[dict[str, Any]]:
         """One row a scaling, length, metric and place; every metric also over all its places."""

@@ -1,6 +1,7 @@
 """What a RoPE scaling costs inside the trained window, and how far beyond it the model still reads.
 
-Everything is a difference from the unscaled model on the same texts; intervals are t over items (of needles) or texts.
+Everything is a difference from the unscaled model on the same texts, with intervals that take texts (and items of
+needles) as a sample.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import numpy as np
 
 from attnprobe.curve import middle_positions
 from attnprobe.estimates import Interval
-from attnprobe.intervals import mean_interval
 from attnprobe.norms import mean_of_defined
 from attnprobe.rope_data import RopeData
 
@@ -173,12 +173,11 @@ def _contrast(
     pairs: Sequence[tuple[int, int]],
     depths: Sequence[int] | None = None,
 ) -> Contrast:
-    """A scaling at some lengths less the unscaled model at theirs: on each text and needle, then by unit."""
+    """A scaling at some lengths less the unscaled model at theirs: on each text and needle."""
     values = data.of(metric)
     differences = [values[scaling, own] - values[0, other] for own, other in pairs]
-    by_unit = data.by_unit(metric, mean_of_defined(np.stack(differences), axis=0), depths)
     options = data.plan.options
-    interval = mean_interval(by_unit, options.level)
+    interval = data.interval(metric, mean_of_defined(np.stack(differences), axis=0), depths)
     margin = options.margins.of(metric)
     return Contrast(metric, interval, margin, state_of(interval, margin, higher_is_better=metric != "loss"))
 

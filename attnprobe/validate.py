@@ -18,10 +18,12 @@ import numpy as np
 
 from attnprobe.arguments import whole_number
 from attnprobe.band_critical import band_critical, normal_samples
+from attnprobe.crossed import crossed_interval
 from attnprobe.decompose import COMPONENTS, omega_squared
 from attnprobe.flatness import MIN_QUESTIONS, centred, sign_flip_p, sign_patterns
 from attnprobe.intervals import bootstrap_t_interval, end_log_ratios, median_interval, t_bounds
 from attnprobe.multiplicity import step_down_p
+from attnprobe.rope_needles import arrangement
 from attnprobe.simulate import Truth, draw_components, draw_log_values, draw_permutations
 
 LEVEL = 0.95
@@ -41,6 +43,14 @@ _MIXTURES = (
     ("pure noise, 2 bases", (0.0, 0.0, 0.0, 1.0), 2),
     ("mixed, 2 bases", (0.3, 0.2, 0.1, 0.4), 2),
 )
+_LEVELS = {
+    "items differ": (0.0, 1.0, 0.3),
+    "texts differ": (1.0, 0.0, 0.3),
+    "both differ": (1.0, 1.0, 0.3),
+    "neither": (0.0, 0.0, 1.0),
+}
+"""Standard deviations of texts, of items and of single needles."""
+_ITEMS, _DEPTHS = 13, 5
 _CHUNK = 100
 _BAND_DRAWS = 1000
 _FLIPS = 999
@@ -126,6 +136,20 @@ def skewed(questions: int, repetitions: int, seed: int) -> dict[str, float]:
     return {name: count / repetitions for name, count in hits.items()}
 
 
+def crossed(texts: int, repetitions: int, seed: int) -> dict[str, float]:
+    """Coverage of a mean over needles that share texts and items, by what has levels of its own."""
+    rng = np.random.default_rng((seed, texts, 5))
+    placed = np.array(arrangement(_ITEMS, _DEPTHS, texts, seed))
+    by_text, items = np.repeat(np.arange(texts), _DEPTHS).tolist(), placed.ravel().tolist()
+    hits = {f"interval of needles: {label}": 0 for label in _LEVELS}
+    for name, (of_text, of_item, noise) in zip(hits, _LEVELS.values(), strict=True):
+        for _ in range(repetitions):
+            own = of_item * rng.standard_normal(_ITEMS)[placed] + of_text * rng.standard_normal((texts, 1))
+            found = crossed_interval((own + noise * rng.standard_normal(placed.shape)).ravel(), by_text, items, LEVEL)
+            hits[name] += found.low is not None and found.high is not None and found.low <= 0 <= found.high
+    return {name: count / repetitions for name, count in hits.items()}
+
+
 def decomposition(
     parts: tuple[float, float, float, float], bases: int, questions: int, repetitions: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -159,6 +183,7 @@ def checks(repetitions: int = REPETITIONS, seed: int = 0) -> Iterator[Check]:
 
     for n in QUESTIONS:
         yield from rates(coverage(n, repetitions, seed), n, [(0.94, 0.96)] * 3)
+        yield from rates(crossed(n, repetitions, seed), n, [(0.94, 1.0)] * len(_LEVELS))
         if n >= MIN_QUESTIONS:
             yield from rates(false_alarms(n, repetitions, seed), n, [(0.04, 0.06)] * 2)
             yield from rates(skewed(n, repetitions, seed), n, [(0.92, 0.96), (0.95, 1.0)])

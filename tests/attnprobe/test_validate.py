@@ -10,8 +10,9 @@ import pytest
 
 from attnprobe import validate
 from attnprobe.errors import InputError
+from attnprobe.estimates import Interval
 from attnprobe.flatness import centred, flatness_test
-from attnprobe.intervals import ratio_interval, simultaneous_band, t_bounds
+from attnprobe.intervals import mean_interval, ratio_interval, simultaneous_band, t_bounds
 from attnprobe.multiplicity import sign_flip_max_t, step_down_p
 from attnprobe.simulate import simulate_study
 
@@ -19,7 +20,7 @@ from attnprobe.simulate import simulate_study
 def test_the_small_form_passes() -> None:
     found = list(validate.checks(repetitions=200))
     assert [check for check in found if not check.passed] == []
-    assert len(found) == 4 * 3 + 3 * 4 + 2 * (3 + 4 + 4)
+    assert len(found) == 4 * (3 + 4) + 3 * 4 + 2 * (3 + 4 + 4)
 
 
 @pytest.mark.parametrize("questions", [5, 12])
@@ -55,6 +56,18 @@ def test_tests_that_reject_too_often_do_not_pass(monkeypatch: pytest.MonkeyPatch
     found = validate.false_alarms(8, 200, 0)
     assert found["flatness false alarms"] > 0.1
     assert found["max-T family-wise error"] > 0.15
+
+
+def test_intervals_that_take_needles_of_a_text_for_independent_do_not_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    def over_items(values: np.ndarray, texts: list[int], items: list[int], level: float) -> Interval:
+        means = [values[np.array(items) == item].mean() for item in sorted(set(items))]
+        return mean_interval(means, level)
+
+    monkeypatch.setattr(validate, "crossed_interval", over_items)
+    found = validate.crossed(5, 200, 0)
+    assert {name.rpartition(": ")[2]: rate < 0.9 for name, rate in found.items()} == {
+        "items differ": False, "texts differ": True, "both differ": True, "neither": False,
+    }  # fmt: skip
 
 
 def test_what_is_validated_is_what_is_public() -> None:
