@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +16,22 @@ def read_about(
     kind: str,
     schema: int,
     check: Callable[[dict[str, Any]], None],
-    keys: Callable[[dict[str, Any]], Iterable[str]],
+    keys: Callable[[dict[str, Any]], Mapping[str, Iterable[str]]],
 ) -> dict[str, Any]:
     """What the file says, checked as far as reading the cells beside it goes by it.
 
     Parameters
     ----------
     file
-        In the folder of one model.
+        In the folder of the results.
     kind
-        Of results: ``study`` or ``task``.
+        Of results: ``study``, ``task`` or another.
     schema
         The newest that is read.
     check
         Raises ValueError, KeyError or TypeError unless the content is of the form that is read.
     keys
-        Those of the cells that the content names, in the order of the grid.
+        Those of the cells that the content names, by the folder of their grid, as seen from the file's.
 
     Raises
     ------
@@ -55,9 +55,10 @@ def read_about(
         raise RunFileError(f"{file} is damaged: {missing}; {rewrite}") from error
     if is_newer:
         raise InputError(f"{file} was written by a newer attnprobe; upgrade attnprobe")
-    cells = file.parent / "cells"
-    if (cells / GRID).exists():
-        grid = read_grid(cells)
-        if any(grid[name] != value for name, value in cells_content(keys(content)).items()):
-            raise RunFileError(f"{file} is damaged: it does not name the cells of {cells / GRID}; {rewrite}")
+    for place, named in keys(content).items():
+        cells = file.parent / place
+        if (cells / GRID).exists():
+            grid = read_grid(cells)
+            if any(grid[name] != value for name, value in cells_content(named).items()):
+                raise RunFileError(f"{file} is damaged: it does not name the cells of {cells / GRID}; {rewrite}")
     return dict(content)

@@ -15,6 +15,7 @@ import torch
 from attnprobe.architecture import decoder_of, implementation_of, uses_interface
 from attnprobe.capture import Capture, CaptureMode
 from attnprobe.decoding import (
+    AUTO_CHUNK,
     Batch,
     Progress,
     forced_logprobs,
@@ -43,9 +44,6 @@ if TYPE_CHECKING:
     from attnprobe.secondary_sinks import SecondarySink
 
 Rows = Literal["predicting", "answer"]
-
-AUTO_CHUNK = 2048
-"""Tokens fed at a time where attention would otherwise hold a mask or weights of the prompt's length squared."""
 
 
 @dataclass(frozen=True)

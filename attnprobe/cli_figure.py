@@ -21,13 +21,14 @@ HELP = "\n".join(
         *(
             line
             for name, about in ABOUT.items()
-            for line in (f"  {name:10}{about}", f"            attnprobe figure {EXAMPLES[name]}")
+            for line in (f"  {name:16}{about}", f"            attnprobe figure {EXAMPLES[name]}")
         ),
         "",
         "curve, layers, heads, distance and sinks are drawn from a run, from runs with as many documents each (their "
         "mean) or from a study; answer and prompt from one run; compare from two to seven of them. depths are drawn "
         "from the folder of a niah task, answers also from a needle or multi-document one, published from the latter, "
-        "fillers and parts from a filler control, link from any task.",
+        "fillers and parts from a filler control, link from any task; scalings, scaling-needles and scaling-losses "
+        "from the folder of a comparison of RoPE scalings.",
         "",
         "\b",
         "needle is drawn from the folder of a niah task, see --metric, or from a JSON",
@@ -44,7 +45,9 @@ def figure(
     kind: Annotated[str, typer.Argument(metavar="KIND", help="What to draw, of the list above.")],
     sources: Annotated[
         list[Path],
-        typer.Argument(metavar="RUN_OR_FOLDER...", help="Run files (.safetensors); folders of measure, study, tasks."),
+        typer.Argument(
+            metavar="RUN_OR_FOLDER...", help="Run files (.safetensors); folders of study, rope, a task, ..."
+        ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The picture: a name with .png, .svg or .pdf.")],
     layer: Annotated[list[int] | None, typer.Option(help="This layer only; may be repeated. [default: all]")] = None,

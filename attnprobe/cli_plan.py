@@ -43,7 +43,8 @@ def plan(
     prompts: Annotated[
         str | None,
         typer.Argument(
-            metavar="[PROMPTS|CONFIG]", help="Prompt file, or - for standard input; or the config of a task (.yaml)."
+            metavar="[PROMPTS|CONFIG]",
+            help="Prompt file, or - for standard input; or the config of a task or of RoPE scalings (.yaml).",
         ),
     ] = None,
     model: Annotated[
@@ -108,10 +109,11 @@ def plan(
     json_: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Say what a measurement, a study or a task takes; loads no weights.
+    """Say what a measurement, a study, a task or a comparison of RoPE scalings takes; loads no weights.
 
     Tokens are exact (of a study: nearly); memory and time are estimates. Exit status 1 where a prompt does not fit the
-    model's window. With --power, which needs no prompts and no model: how many questions a study should have.
+    model's window, but for RoPE scalings, which are there to go beyond it. With --power, which needs no prompts and no
+    model: how many questions a study should have.
     """
     with reported("n_documents", "gold_only"):
         if power is None and (half_width is not None or sd_log is not None):
@@ -226,9 +228,11 @@ def _plan_study(
 
 
 def _plan_config(ctx: typer.Context, path: Path, as_json: bool, quiet: bool) -> None:
-    """Plan the task of a config on its models, which says all that the other options could."""
+    """Plan what a config says, on its models; it says all that the other options could."""
     from attnprobe.grid_config import load_config
-    from attnprobe.plan_text import task_plan_lines
+    from attnprobe.plan_text import scalings_plan_lines, task_plan_lines
+    from attnprobe.rope_plan import plan_scalings
+    from attnprobe.tasks.items import read_items
     from attnprobe.tasks.task_data import TASKS
     from attnprobe.tasks.task_plan import plan_task
 
@@ -237,9 +241,19 @@ def _plan_config(ctx: typer.Context, path: Path, as_json: bool, quiet: bool) -> 
         if source is not None and source.name == "COMMANDLINE" and name not in ("prompts", "json_", "quiet"):
             raise InputError(f"{_option(name)} has no effect with a config, which says it itself; leave it out")
     config: Any = load_config(path)
+    if config.kind == "rope":
+        items = read_items(config.needles)
+        compared = plan_scalings(
+            config.model, config.scalings, config.options(), items, loading=config.loading, quiet=quiet
+        )
+        if as_json:
+            print_json([compared.to_dict()])
+        else:
+            print_lines(scalings_plan_lines(compared))
+        return
     if config.kind not in TASKS:
         remedy = "; plan it with PROMPTS, --model and --study" if config.kind == "study" else ""
-        raise InputError(f"{path} is of kind {config.kind}, not one of {', '.join(TASKS)}{remedy}")
+        raise InputError(f"{path} is of kind {config.kind}, not one of {', '.join((*TASKS, 'rope'))}{remedy}")
     if config.endpoint is not None:
         raise InputError(f"{path} observes a server, whose time cannot be told")
     options = config.options()

@@ -15,7 +15,9 @@ from attnprobe.terminal import say, size, wrapped
 def report(
     sources: Annotated[
         list[str],
-        typer.Argument(metavar="RUN_OR_FOLDER...", help="Run files, or folders that measure, study or a task wrote."),
+        typer.Argument(
+            metavar="RUN_OR_FOLDER...", help="Run files; folders that measure, study, rope or a task wrote."
+        ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The page; a summary goes beside it, as .md.")] = Path(
         "report.html"
@@ -26,8 +28,8 @@ def report(
     """Report a run, a measurement or a study as one page.
 
     The page works offline and can be mailed: curves with intervals, budget, layers and heads, texts, and how it was
-    measured. Several sources are compared on the same axes. Of tasks it has verdicts, pictures and tables. Exit
-    status 1 where a part of a folder could not be read.
+    measured. Several sources are compared on the same axes. Of tasks and of RoPE scalings it has verdicts,
+    pictures and tables. Exit status 1 where a part of a folder could not be read or is not measured yet.
     """
     with reported():
         from attnprobe.report.report import write_report

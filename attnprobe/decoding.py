@@ -105,6 +105,9 @@ def _is_mixed(module: nn.Module, attention: Set[nn.Module]) -> bool:
     return False
 
 
+AUTO_CHUNK = 2048
+"""Tokens fed at a time where attention would otherwise hold a mask or weights of the prompt's length squared."""
+
 _PROBED: WeakKeyDictionary[nn.Module, dict[str, bool]] = WeakKeyDictionary()
 _PROBE_TOKENS, _PROBE_PADDING = 24, 9
 

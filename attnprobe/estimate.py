@@ -184,14 +184,19 @@ def seconds(shape: ModelShape, work: Workload, rates: Rates) -> float:
     """Estimated seconds of one batch: its prefill limited by arithmetic, its decoding by reading the weights."""
     fed = work.n_prompt + (work.n_answer if work.is_forced else 0)
     rows = work.n_answer if work.is_forced else 1
-    flops = 2.0 * shape.n_active * fed + 2.0 * shape.hidden * shape.vocabulary * rows
+    flops = 2.0 * shape.n_active * fed
     flops += sum(4.0 * layer.n_heads * layer.head_dim * layer.pairs(fed) for layer in shape.layers)
-    total = work.batch_size * flops / (rates.flops * PREFILL_EFFICIENCY)
+    total = work.batch_size * (flops / (rates.flops * PREFILL_EFFICIENCY) + output_seconds(shape, rows, rates))
     if not work.is_forced:
         keys = sum(2 * layer.n_kv_heads * layer.head_dim * layer.keys(work.n_prompt) for layer in shape.layers)
         read = shape.bytes * (shape.n_active + shape.hidden * shape.vocabulary + work.batch_size * keys)
         total += (work.n_answer - 1) * read / (rates.bytes * DECODE_EFFICIENCY)
     return total
+
+
+def output_seconds(shape: ModelShape, n_rows: int, rates: Rates) -> float:
+    """Estimated seconds of the logits of so many rows."""
+    return 2.0 * shape.hidden * shape.vocabulary * n_rows / (rates.flops * PREFILL_EFFICIENCY)
 
 
 def probe(shape: ModelShape, dtype: torch.dtype, device: str) -> Rates:

@@ -38,6 +38,7 @@ from attnprobe.terminal import work_bar
 
 if TYPE_CHECKING:
     from attnprobe.encode import EncodedPrompt
+    from attnprobe.models import LanguageModel
 
 CELL_SECONDS = 0.15
 """What a cell takes beside its passes on a CPU: encoding, reductions to documents, writing its files."""
@@ -109,6 +110,11 @@ class Pass:
         """Of prompt and answer."""
         return self.n_prompt + self.n_answer
 
+    @property
+    def n_fed(self) -> int:
+        """Of a forced pass: nothing reads the last answer token."""
+        return self.n_tokens - 1 - self.n_reused
+
 
 OWN = "own"
 """The variant of a pass in which the model writes its own answer."""
@@ -138,10 +144,7 @@ def plan_study(
         As the study itself, as far as that can be told without weights.
     """
     lm = blueprint.lm
-    if not uses_interface(lm.model):
-        raise InputError(
-            f"{type(lm.model).__name__} does not use transformers' attention interface; it cannot be studied"
-        )
+    check_interface(lm)
     passes: Counter[Pass] = Counter()
     cells: Counter[str] = Counter()
     too_long: dict[str, None] = {}
@@ -175,6 +178,14 @@ def plan_study(
         seconds=sum(n * pass_seconds(shape, one, rates) for one, n in passes.items()) + CELL_SECONDS * cells.total(),
         rates=rates,
     )
+
+
+def check_interface(lm: LanguageModel) -> None:
+    """Raise InputError for a model of which a study cannot measure all that it does."""
+    if not uses_interface(lm.model):
+        raise InputError(
+            f"{type(lm.model).__name__} does not use transformers' attention interface; it cannot be studied"
+        )
 
 
 def _with_cells(options: StudyOptions) -> tuple[str, ...]:

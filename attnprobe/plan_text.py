@@ -5,13 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from attnprobe.power import PlannedQuestions
+from attnprobe.rope_options import short_name
 from attnprobe.spans import SPAN_KINDS
 from attnprobe.terminal import count, decimal, duration, fit, named, percent, size, table, wrapped
 
 if TYPE_CHECKING:
     from attnprobe.plan import Plan, PlannedPrompt
     from attnprobe.plan_study import StudyPlan
+    from attnprobe.rope_plan import PlannedScalings
     from attnprobe.tasks.task_plan import TaskPlan
+
+    AnyPlan = Plan | StudyPlan | TaskPlan | PlannedScalings
 
 _MOST_PROMPTS = 10
 _MOST_DOCUMENTS = 20
@@ -99,7 +103,42 @@ def task_plan_lines(plan: TaskPlan) -> list[str]:
     ]
 
 
-def _model_lines(plan: Plan | StudyPlan | TaskPlan) -> list[str]:
+def scalings_plan_lines(plan: PlannedScalings) -> list[str]:
+    """What ``attnprobe plan`` prints of a config that compares RoPE scalings."""
+    n_each = plan.cells // len(plan.scalings)
+    rows = [
+        (
+            short_name(one.scaling),
+            "-" if one.window is None else f"{one.window:,}",
+            f"{n_each:,}",
+            f"{one.tokens:,}",
+            duration(one.seconds),
+        )
+        for one in plan.scalings
+    ]
+    rows.append(("all", "", f"{plan.cells:,}", f"{plan.tokens:,}", duration(plan.seconds)))
+    lengths = ", ".join(f"{length:,}" for length in plan.lengths)
+    beyond = f"beyond the unscaled model's window of {plan.max_positions:,}: "
+    beyond += ", ".join(f"{length:,}" for length in plan.beyond) if plan.beyond else "none of the lengths"
+    return [
+        *_model_lines(plan),
+        "",
+        *wrapped(
+            f"{count(len(plan.scalings), 'scaling')} x {count(n_each, 'text')}: {plan.texts:,} of each length "
+            f"({lengths} tokens), {count(plan.questions, 'question')} each; the longest prompt and answer: "
+            f"{count(plan.longest, 'token')}; {beyond}"
+        ),
+        "",
+        *table(("scaling", "window", "cells", "tokens to feed", "time"), rows, (False, True, True, True, True)),
+        "",
+        *wrapped(f"tokens: {plan.tokens:,} to feed, of {plan.prompt_tokens:,} in prompts and answers", indent="  "),
+        *_memory_lines(plan),
+        *wrapped(f"disk: {size(plan.disk)} of arrays", indent="  "),
+        *wrapped(f"time: about {duration(plan.seconds)}; loading apart. {_rates(plan)}", indent="  "),
+    ]
+
+
+def _model_lines(plan: AnyPlan) -> list[str]:
     window = "no limit of positions" if plan.max_positions is None else f"window {plan.max_positions:,} tokens"
     lines = wrapped(
         f"{plan.model}: {plan.n_parameters:,} parameters, {plan.dtype} on {plan.device}, "
@@ -113,7 +152,7 @@ def _model_lines(plan: Plan | StudyPlan | TaskPlan) -> list[str]:
     return lines
 
 
-def _rates(plan: Plan | StudyPlan | TaskPlan) -> str:
+def _rates(plan: AnyPlan) -> str:
     return (
         f"An estimate from {plan.rates.flops / 1e9:,.0f} GFLOP/s and {plan.rates.bytes / 1e9:,.0f} GB/s, probed on "
         "this machine now; other programs make it longer."
@@ -178,7 +217,7 @@ def _document_table(prompt: PlannedPrompt) -> list[str]:
     return lines
 
 
-def _memory_lines(plan: Plan | StudyPlan | TaskPlan) -> list[str]:
+def _memory_lines(plan: AnyPlan) -> list[str]:
     parts = ", ".join(f"{name} {size(n_bytes)}" for name, n_bytes in plan.memory.items())
     return wrapped(
         f"memory: about {size(sum(plan.memory.values()))} at the peak ({parts}), and what Python and torch take "

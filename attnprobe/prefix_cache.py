@@ -12,7 +12,7 @@ import numpy as np
 from torch import nn
 
 from attnprobe.architecture import decoder_of, uses_interface
-from attnprobe.decoding import forward_parameters, has_recurrent_layers, takes_chunks
+from attnprobe.decoding import AUTO_CHUNK, forward_parameters, has_recurrent_layers, takes_chunks
 from attnprobe.errors import InputError
 from attnprobe.rope import changes_with_length, original_positions
 
@@ -26,7 +26,7 @@ class _Kept:
     ids: np.ndarray
     cache: Any
     turned_for: int
-    """See :func:`_turned_for`."""
+    """See :func:`turned_for`."""
 
 
 class PrefixCache:
@@ -35,8 +35,8 @@ class PrefixCache:
     The next measurement feeds only the tokens after the longest common beginning, and always those whose rows are
     captured. That is exact, up to the rounding of a matrix product of another shape, and so it is done only where every
     layer keeps a key for each token: full attention in every layer, no recurrent layers, positions that the model is
-    told. Where RoPE frequencies depend on the length, both must be within the original length, or equally long.
-    Everything is fed again otherwise;
+    told. Where RoPE frequencies depend on the length, both must be within the original length, or equally long, and
+    little may be left to feed (:func:`n_taken_over`). Everything is fed again otherwise;
     ``run.manifest["capture"]["reused_tokens"]`` says how much was not.
 
     It holds the keys and values of one prompt on the model's device until it is cleared or let go. It empties itself
@@ -86,11 +86,9 @@ class PrefixCache:
         if not goes_on_exactly(model):
             yield None, 0
             return
-        given = np.asarray(ids, dtype=np.int64)
-        turned_for = _turned_for(decoder_of(model).config, len(given))
-        if kept is not None and kept.turned_for != turned_for:
-            kept = None
-        n_before = 0 if kept is None else min(n_common(kept.ids, given), limit)
+        given, config = np.asarray(ids, dtype=np.int64), decoder_of(model).config
+        turns = turned_for(config, len(given))
+        n_before = n_taken_over(config, kept.ids, kept.turned_for, given, limit) if kept is not None else 0
         if kept is None or n_before == 0:
             cache = _new_cache(model)
         else:
@@ -100,7 +98,7 @@ class PrefixCache:
         given = given[:keep]
         _cut(cache, len(given))
         if _n_held(cache) == len(given):
-            self._kept[:] = [_Kept(weakref.ref(model), _state_of(model), given, cache, turned_for)]
+            self._kept[:] = [_Kept(weakref.ref(model), _state_of(model), given, cache, turns)]
 
     def _take(self, model: nn.Module) -> _Kept | None:
         """Take out what is held, if this model made it as it is now."""
@@ -139,7 +137,30 @@ def keeps_every_key(model: nn.Module) -> bool:
     )
 
 
-def _turned_for(config: Any, n_tokens: int) -> int:
+def n_taken_over(config: Any, before: np.ndarray, turned: int, given: np.ndarray, limit: int) -> int:
+    """How many tokens a pass takes over from the one before, of a model that can go on exactly.
+
+    None where a mask of more than ``AUTO_CHUNK`` rows would be needed: frequencies that depend on the length are of all
+    that is fed, so the rest cannot be fed in chunks; from the start it is fed without a mask.
+
+    Parameters
+    ----------
+    config
+        Of the decoder.
+    before, turned
+        Token ids whose keys are held, and what :func:`turned_for` gave for the pass that made them.
+    given
+        All token ids of the pass.
+    limit
+        Tokens from here on are fed whatever is held.
+    """
+    if turned != turned_for(config, len(given)):
+        return 0
+    n_tokens = min(n_common(before, given), limit)
+    return 0 if changes_with_length(config) and len(given) - n_tokens > AUTO_CHUNK else n_tokens
+
+
+def turned_for(config: Any, n_tokens: int) -> int:
     """Passes of an equal number turn equal positions alike: 0, or how many tokens RoPE frequencies were scaled for."""
     if not changes_with_length(config):
         return 0

@@ -12,9 +12,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from attnprobe.errors import InputError
-from attnprobe.rope_parse import LENGTH, SCALING_KEYS, RopeOverride
+from attnprobe.rope_parse import LENGTH, SCALING_KEYS, RopeOverride, is_usable
 
 _WITH_LENGTH = ("yarn", "llama3", "longrope")  # transformers keeps the original length in rope_parameters
+# transformers' definitions of these fail on "head_dim": null, which the models' classes take for the usual size
+_NEED_HEAD_DIM = ("dynamic", "longrope", "yarn")
 AT_RUN_TIME = ("dynamic", "longrope")
 """Types whose frequencies change when a prompt passes the original length."""
 # What can be done to heads of which only the first dimensions rotate, in transformers' terms.
@@ -41,8 +43,8 @@ def apply_rope(config: Any, override: RopeOverride) -> Any:
     Raises
     ------
     InputError
-        When the model has no RoPE parameters, no full-attention entry, when the original length is needed and
-        neither given nor known, or when transformers refuses the values.
+        When the model has no RoPE parameters or ALiBi positions, no full-attention entry, when the original length is
+        needed and neither given nor known, or when transformers refuses the values.
     """
     new = copy.deepcopy(config)
     text = new.get_text_config(decoder=True)
@@ -50,6 +52,11 @@ def apply_rope(config: Any, override: RopeOverride) -> Any:
         raise InputError(
             f'rope override "{override}": the model type "{text.model_type}" has no rope_parameters in its '
             "config, so it cannot take one; leave rope=None"
+        )
+    if getattr(text, "alibi", False):
+        raise InputError(
+            f'rope override "{override}": this model of type "{text.model_type}" has ALiBi positions, not rotary ones, '
+            "so it cannot take one; leave rope=None"
         )
     text.standardize_rope_params()
     layer_type = full_attention_key(text, f'rope override "{override}"')
@@ -63,6 +70,8 @@ def apply_rope(config: Any, override: RopeOverride) -> Any:
     try:
         text.rope_parameters = {**text.rope_parameters, layer_type: parameters} if layer_type else parameters
         _set_lengths(text, old, override)
+        if override.kind in _NEED_HEAD_DIM and getattr(text, "head_dim", 0) is None:
+            text.head_dim = _head_dim(text)
         text.standardize_rope_params()
         text.validate_rope()
     except InputError:
@@ -85,7 +94,7 @@ def full_attention_key(text: Any, asked: str) -> str | None:
     if not isinstance(text.rope_parameters.get("full_attention"), Mapping):
         raise InputError(
             f'{asked}: the RoPE parameters of "{text.model_type}" are kept by layer type, '
-            f"{sorted(text.rope_parameters)}; only models with full_attention layers are supported"
+            f"{sorted(text.rope_parameters)}; only models whose full_attention layers have some are supported"
         )
     return "full_attention"
 
@@ -172,8 +181,11 @@ def _new_parameters(text: Any, old: Mapping[str, Any], override: RopeOverride) -
 
 
 def _rotary_dim(text: Any, parameters: Mapping[str, Any]) -> int:
-    head_dim = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-    return int(head_dim * (parameters.get("partial_rotary_factor") or 1.0))
+    return int(_head_dim(text) * (parameters.get("partial_rotary_factor") or 1.0))
+
+
+def _head_dim(text: Any) -> int:
+    return int(getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads)
 
 
 def _original_length(text: Any, old: Mapping[str, Any], override: RopeOverride) -> int:
@@ -228,7 +240,7 @@ def trained_positions(config: Any) -> int | None:
     stated = next((v for v in (getattr(text, n, None) for n in names) if isinstance(v, int) and v > 0), None)
     parameters = _full_attention_parameters(text)
     factor, kind = parameters.get("factor"), parameters.get("rope_type")
-    if stated is None or not factor:
+    if stated is None or not is_usable(factor):
         return stated
     if kind == "dynamic":
         return math.floor(factor * stated)

@@ -31,8 +31,8 @@ class RopeAt:
     length
         Of the prompt, tokens.
     attention_scaling
-        Factor of sines and cosines; logits are multiplied by its square. What a class multiplies them by elsewhere
-        (DeepSeek's ``mscale``) is not in it.
+        Factor of sines and cosines; the part of a logit that comes from rotating dimensions is multiplied by its
+        square. What a class multiplies logits by elsewhere (DeepSeek's ``mscale``) is not in it.
     inv_freq
         Of the pairs that turn, radians a position, fastest first as the model has them.
     """

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnprobe.csv_text import table_csv
 from attnprobe.rope_findings import RopeFindings, findings
-from attnprobe.rope_options import Margins, RopeOptions
+from attnprobe.rope_options import RopeOptions
 from attnprobe.rope_study import measure_scalings
 from attnprobe.study_folder import SUMMARY, TABLE, write_result
 from attnprobe.tasks.items import read_items
@@ -71,15 +71,7 @@ def run_rope_config(config: RopeConfig, *, quiet: bool, retry_failed: bool, as_j
     found = run_rope(
         config.model,
         config.scalings,
-        RopeOptions(
-            lengths=tuple(config.lengths),
-            depths=tuple(config.depths),
-            texts=config.texts,
-            filler=config.filler,
-            seed=config.seed,
-            n_heads=config.n_heads,
-            margins=Margins(config.margin_logprob, config.margin_advantage, config.margin_loss),
-        ),
+        config.options(),
         config.out,
         needles=config.needles,
         loading=config.loading,

@@ -67,3 +67,15 @@ class RopeConfig(ModelConfig):
     attn_implementation: AttnImplementation = None
     revision: Revision = None
     trust_remote_code: TrustRemoteCode = False
+
+    def options(self) -> RopeOptions:
+        """What is measured, and how it is judged."""
+        return RopeOptions(
+            lengths=tuple(self.lengths),
+            depths=tuple(self.depths),
+            texts=self.texts,
+            filler=self.filler,
+            seed=self.seed,
+            n_heads=self.n_heads,
+            margins=Margins(self.margin_logprob, self.margin_advantage, self.margin_loss),
+        )

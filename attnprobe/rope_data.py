@@ -85,6 +85,8 @@ class RopeData:
         [scaling][length]: the frequencies in use, of the first text.
     incomplete
         Cells without a result, and why.
+    weights
+        SHA-256 of a sample of the model's weights, the same in all cells.
     warnings
         Of the measurements.
     """
@@ -101,7 +103,13 @@ class RopeData:
     heads: tuple[tuple[tuple[int, int], ...], ...]
     rope: tuple[tuple[Mapping[str, Any] | None, ...], ...]
     incomplete: Mapping[str, str]
+    weights: str
     warnings: tuple[str, ...]
+
+    @property
+    def n_items(self) -> int:
+        """How many needles were asked for."""
+        return len({name for own in self.items for name in own})
 
     def of(self, metric: str) -> np.ndarray:
         """A metric by name."""

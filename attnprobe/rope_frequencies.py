@@ -174,7 +174,7 @@ def _turns_otherwise(module: nn.Module, layer_type: str | None) -> bool:
         return False
     pair = given if isinstance(given, tuple) and len(given) == 2 else None
     sines = given.imag if isinstance(given, torch.Tensor) and given.is_complex() else pair and pair[1]
-    if not isinstance(sines, torch.Tensor) or sines.numel() % len(frequencies):
+    if not isinstance(sines, torch.Tensor) or not len(frequencies) or sines.numel() % len(frequencies):
         return False
     # not cosines, which float32 cannot tell from 1 for slow frequencies; some classes give each twice
     wanted = (scaling * frequencies.sin()).repeat(sines.numel() // len(frequencies))

@@ -87,6 +87,11 @@ class RopeOptions:
         for name, least in (("texts", 1), ("seed", 0), ("n_heads", 1)):
             whole_number(name, getattr(self, name), least)
 
+    @property
+    def places(self) -> list[tuple[int, int]]:
+        """Number and length of every text."""
+        return [(number, length) for number in range(self.texts) for length in self.lengths]
+
     def measured(self) -> dict[str, Any]:
         """What measurements depend on beside their length, as JSON values."""
         return {"depths": list(self.depths), "texts": self.texts, "filler": self.filler, "seed": self.seed}

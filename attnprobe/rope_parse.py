@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from attnprobe.errors import InputError
 
@@ -33,6 +32,7 @@ _KEYS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "none": ((), (LENGTH, "rope_theta")),
 }
 _SYNONYMS = {"ntk-aware": "ntk", "default": "none", "rope_theta": "theta"}
+_LEAST, _MOST = 1e-12, 1e12  # with these as base and factor, frequencies are normal numbers in float32
 SCALING_KEYS = {key for required, optional in _KEYS.values() for key in (*required, *optional)} - {"rope_theta"}
 _EXAMPLES = '"yarn:factor=4", "linear:2", "dynamic:factor=4", "ntk:factor=4", "theta=500000", "none"'
 
@@ -129,7 +129,7 @@ def _read_text(spec: str) -> tuple[str, dict[str, Any]]:
 def _read_value(spec: str, key: str, value: str) -> Any:
     try:
         return json.loads(value)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(
             f'rope override "{spec}": {key} is "{value}"; give a number, true, false, or a list: [1, 1.5]'
         ) from error
@@ -138,6 +138,8 @@ def _read_value(spec: str, key: str, value: str) -> Any:
 def _read_mapping(spec: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     values = {str(key): value for key, value in spec.items() if value is not None}
     kinds = [values.pop(key) for key in ("rope_type", "type") if key in values]
+    if len(kinds) == 2 and kinds[0] != kinds[1]:
+        raise InputError(f'rope override {dict(spec)}: "rope_type" and "type" differ; give one of them')
     if not kinds and set(values) == {"rope_theta"}:
         return "theta", values
     if not kinds:
@@ -146,7 +148,7 @@ def _read_mapping(spec: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
 
 
 def _check_value(spec: object, key: str, value: Any) -> RopeValue:
-    """One value in its canonical type; numbers are finite and positive, factors at least 1."""
+    """One value in its canonical type; numbers are positive and of a size that float32 can work with."""
 
     def wrong(need: str) -> InputError:
         return InputError(f'rope override "{spec}": {key} must be {need}, got {value!r}')
@@ -156,27 +158,25 @@ def _check_value(spec: object, key: str, value: Any) -> RopeValue:
             raise wrong("true or false")
         return value
     if key in ("short_factor", "long_factor"):
-        if not isinstance(value, list | tuple) or not value or not all(_is_positive(v) for v in value):
+        if not isinstance(value, list | tuple) or not value or not all(is_usable(v) for v in value):
             raise wrong("a list of positive numbers, one for each rotary frequency (half the rotary dimension)")
         return tuple(float(v) for v in value)
-    if not _is_positive(value):
-        raise wrong("a positive number")
+    if not is_usable(value):
+        raise wrong("a positive number (1e-12 to 1e12)")
     if key == "factor" and value < 1:
         raise wrong("at least 1 (it multiplies the original length)")
+    if key == "rope_theta" and value <= 1:
+        raise wrong("above 1 (else no pair turns slower than the one before it)")
     if key == LENGTH:
-        if value != int(value):
-            raise wrong("a whole number of positions")
+        if value != int(value) or value < 2:
+            raise wrong("a whole number of positions, 2 or more")
         return int(value)
     return float(value)
 
 
-def _is_positive(value: Any) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    try:
-        return math.isfinite(float(value)) and value > 0
-    except OverflowError:
-        return False
+def is_usable(value: Any) -> TypeGuard[float]:
+    """Whether a value is a positive number of a size that float32 frequencies survive."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and _LEAST <= value <= _MOST
 
 
 def _check_pairs(spec: object, kind: str, values: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from attnprobe.arguments import generator
-from attnprobe.errors import InputError
+from attnprobe.errors import InputError, RunFileError
 from attnprobe.extras import distance_edges, n_distance_bins
 from attnprobe.grid import read_cells
 from attnprobe.heads_selection import halves, highest
@@ -18,7 +18,7 @@ from attnprobe.norms import mean_of_defined
 from attnprobe.rope_data import RopeData, RopePlan
 from attnprobe.rope_needles import text_key
 from attnprobe.rope_options import RopeOptions
-from attnprobe.study_folder import CellStore
+from attnprobe.study_folder import MEND, CellStore
 
 _BINS = 4  # of the loss, in the shortest length
 
@@ -38,12 +38,14 @@ def read_rope_data(out: Path, plan: RopePlan) -> RopeData:
     ------
     InputError
         No cell was finished; scalings that were measured on different texts or weights.
+    RunFileError
+        A cell's arrays are missing or damaged.
     """
     cells, incomplete = _cells(out, plan)
     if not cells:
         key, why = next(iter(incomplete.items()))
         raise InputError(f"nothing was measured; the first cell, {key}: {why}")
-    items = _items(cells, plan)
+    items, weights = _items(cells, plan), _weights(cells)
     options = plan.options
     shape = (len(plan.scalings), len(plan.lengths), options.texts)
     raw: dict[str, Any] = {}
@@ -91,6 +93,7 @@ def read_rope_data(out: Path, plan: RopePlan) -> RopeData:
             for s in range(shape[0])
         ),
         incomplete=incomplete,
+        weights=weights,
         warnings=tuple(sorted({warning for facts, _ in cells.values() for warning in facts["warnings"]})),
     )
 
@@ -104,7 +107,7 @@ def _cells(out: Path, plan: RopePlan) -> tuple[_Cells, dict[str, str]]:
     incomplete: dict[str, str] = {}
     for scaling, name in enumerate(plan.scalings):
         folder = out / folder_of(name)
-        records = read_cells(folder / "cells")
+        records = read_cells(folder / "cells") if (folder / "cells").is_dir() else {}  # not begun yet
         store = CellStore(folder / "arrays", folder / "arrays")
         for i, length in enumerate(plan.lengths):
             for number in range(plan.options.texts):
@@ -113,7 +116,11 @@ def _cells(out: Path, plan: RopePlan) -> tuple[_Cells, dict[str, str]]:
                     why = "not measured" if record is None else str(record["error"])
                     incomplete[f"{name}, {length} tokens, text {number}"] = why
                 else:
-                    cells[scaling, i, number] = record["result"], store.get(record["key"])
+                    facts, arrays = record["result"], store.get(record["key"])
+                    if lacking := sorted(set(facts["arrays"]) - set(arrays)):
+                        file = store.arrays / f"{record['key']}.safetensors"
+                        raise RunFileError(f"{file} is damaged: it lacks {', '.join(lacking)}; {MEND}")
+                    cells[scaling, i, number] = facts, arrays
     return cells, incomplete
 
 
@@ -130,10 +137,15 @@ def _items(cells: _Cells, plan: RopePlan) -> tuple[tuple[str, ...], ...]:
                 "tokenizer changed? Measure in a new folder"
             )
         items[number] = tuple(needle["item"] for needle in facts["needles"])
-    weights = {facts["weights_sample_sha256"] for facts, _ in cells.values()}
-    if len(weights) > 1:
-        raise InputError("the scalings were measured on different weights; measure in a new folder")
     return tuple(items)
+
+
+def _weights(cells: _Cells) -> str:
+    """The hash of the weights, once it is known that all cells have the same."""
+    first, *others = {facts["weights_sample_sha256"] for facts, _ in cells.values()}
+    if others:
+        raise InputError("the scalings were measured on different weights; measure in a new folder")
+    return str(first)
 
 
 def held_out_retrieval(

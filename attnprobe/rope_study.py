@@ -1,7 +1,6 @@
 """Measure one model under several RoPE scalings on the same texts: one scaling loaded after the other, cells on disk.
 
-<out>/<scaling>/cells/     a grid: grid.json, cells-*.jsonl
-<out>/<scaling>/arrays/    one file a cell
+How they lie there: :mod:`attnprobe.rope_folder`.
 """
 
 from __future__ import annotations
@@ -14,17 +13,20 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnprobe.blueprint import blueprint
+from attnprobe.architecture import implementation_of
+from attnprobe.blueprint import Blueprint, blueprint
 from attnprobe.errors import InputError
 from attnprobe.grid import Cell, run_cells
+from attnprobe.grid_folder import GRID, grid_content, same_grid
 from attnprobe.prefix_cache import keeps_every_key
 from attnprobe.rope_cells import measure_text
 from attnprobe.rope_data import RopeData, RopePlan
+from attnprobe.rope_folder import describe
 from attnprobe.rope_needles import NeedleText, needle_text, text_key
 from attnprobe.rope_options import UNSCALED, RopeOptions, scaling_names
 from attnprobe.rope_read import folder_of, read_rope_data
 from attnprobe.run_settings import weights_sample
-from attnprobe.study_folder import CellStore
+from attnprobe.study_folder import CellStore, make_folders
 from attnprobe.tasks.items import NeedleItem
 from attnprobe.terminal import count, say
 
@@ -77,40 +79,72 @@ def measure_scalings(
         A scaling that the model cannot take, before anything is measured; options or texts that do not fit; a folder of
         another comparison.
     """
-    names, loading = scaling_names(scalings), dict(loading or {})
-    plain = blueprint(model, rope=UNSCALED, **loading).lm
-    for name in names[1:]:
-        blueprint(model, rope=name, **loading)  # a scaling that the model cannot take is refused before anything
-    if plain.max_positions is None:
-        raise InputError(f"{model} has no trained length, so nothing can be said to lie in or beyond its window")
+    loading = dict(loading or {})
+    drawn = scaled_blueprints(model, scalings, loading)
+    names, plain = tuple(drawn), drawn[UNSCALED].lm
+    assert plain.max_positions is not None
     plan = RopePlan(model, names, options, plain.max_positions)
 
     @cache
     def text(number: int, length: int) -> NeedleText:
         return needle_text(items, number, length, options, plain.tokenizer)
 
-    places = [(number, length) for number in range(options.texts) for length in options.lengths]
     for number in range(options.texts):
         text(number, options.lengths[0])  # what cannot be built is said before anything is loaded
+    items_hash = hashlib.sha256(json.dumps([asdict(item) for item in items]).encode()).hexdigest()
     config = {
         "kind": "rope",
         "model": model,
         "loading": {name: loading[name] for name in _CHANGES_NUMBERS if loading.get(name) is not None},
         "options": options.measured(),
-        "items_sha256": hashlib.sha256(json.dumps([asdict(item) for item in items]).encode()).hexdigest(),
+        "items_sha256": items_hash,
     }
-    say(f"{model}: {count(len(names), 'scaling')} x {count(len(places), 'text')}, window {plan.window:,} tokens", quiet)
+    texts = count(len(options.places), "text")
+    say(f"{model}: {count(len(names), 'scaling')} x {texts}, window {plan.window:,} tokens", quiet)
     passes = 1 if keeps_every_key(plain.model) else len(options.depths)
     cells = [
-        Cell(text_key(length, number), passes * length**1.5, partial(text, number, length)) for number, length in places
+        Cell(text_key(length, number), passes * length**1.5, partial(text, number, length))
+        for number, length in options.places
     ]
+    configs = {name: {**config, "scaling": name} for name in names}
+    for name, own in configs.items():  # before anything of it is written over
+        there = out / folder_of(name) / "cells"
+        if (there / GRID).exists():
+            same_grid(there, grid_content(own, [cell.key for cell in cells]), there)
+    make_folders(out, *map(folder_of, names))
+    describe(out, plan, _asked(plain, loading, items_hash))
     complete = True
-    for name in names:
+    for name, own in configs.items():
         say(f"scaling {name}", quiet)
-        own, folder = {**config, "scaling": name}, out / folder_of(name)
+        folder = out / folder_of(name)
         done = _measure_scaling(model, name, cells, folder, loading, own, retry_failed=retry_failed, quiet=quiet)
         complete = done and complete
     return read_rope_data(out, plan) if complete else None
+
+
+def scaled_blueprints(model: str, scalings: Sequence[str], loading: Mapping[str, Any]) -> dict[str, Blueprint]:
+    """The model without its weights under every scaling, ``none`` first.
+
+    Raises
+    ------
+    InputError
+        A scaling that the model cannot take; a model without a trained length.
+    """
+    drawn = {name: blueprint(model, rope=name, **loading) for name in scaling_names(scalings)}
+    if drawn[UNSCALED].lm.max_positions is None:
+        raise InputError(f"{model} has no trained length, so nothing can be said to lie in or beyond its window")
+    return drawn
+
+
+def _asked(plain: LanguageModel, loading: Mapping[str, Any], items_hash: str) -> dict[str, Any]:
+    """How the model is run, and on what."""
+    return {
+        "class": type(plain.model).__name__,
+        "dtype": str(plain.model.dtype).removeprefix("torch."),
+        "attn_implementation": implementation_of(plain.model),
+        "revision": loading.get("revision"),
+        "items_sha256": items_hash,
+    }
 
 
 def _measure_scaling(

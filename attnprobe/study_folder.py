@@ -34,7 +34,8 @@ from attnprobe.study_options import StudyOptions
 if TYPE_CHECKING:
     from attnprobe.rotating import Question
 
-_MEND = "delete its cell's line in cells/ and run the same command again"
+MEND = "delete its cell's line in cells/ and run the same command again"
+"""What to do about a cell whose arrays are damaged."""
 
 SCHEMA = 1
 ABOUT = "study.json"
@@ -78,9 +79,9 @@ class CellStore:
         try:
             return dict(load_file(path))
         except FileNotFoundError:
-            raise RunFileError(f"{path} is missing, though its cell is finished; {_MEND}") from None
+            raise RunFileError(f"{path} is missing, though its cell is finished; {MEND}") from None
         except (SafetensorError, OSError) as error:
-            raise RunFileError(f"{path} is damaged ({error}); {_MEND}") from error
+            raise RunFileError(f"{path} is damaged ({error}); {MEND}") from error
 
 
 @dataclass(frozen=True)
@@ -207,7 +208,7 @@ class StudyFolder:
                 if set(facts["arrays"]) - set(arrays):
                     raise RunFileError(
                         f"{self.store.arrays / key}.safetensors is damaged: it lacks "
-                        f"{', '.join(sorted(set(facts['arrays']) - set(arrays)))}; {_MEND}"
+                        f"{', '.join(sorted(set(facts['arrays']) - set(arrays)))}; {MEND}"
                     )
                 cells[place] = arrays, facts
         if not questions:
@@ -297,14 +298,15 @@ def _about(path: Path) -> dict[str, Any]:
     return read_about(path / ABOUT, "study", SCHEMA, _check_about, _cell_keys)
 
 
-def _cell_keys(content: Mapping[str, Any]) -> list[str]:
-    """Keys of the cells that a ``study.json`` names."""
-    return [
+def _cell_keys(content: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Keys of the cells that a ``study.json`` names, by the folder of the cells."""
+    keys = [
         cell_key(question["number"], Order(o["base"], o["number"], tuple(o["permutation"])), variant)
         for question in content["questions"]
         for variant in content["variants"]
         for o in question["orders"]
     ]
+    return {"cells": keys}
 
 
 def _check_about(content: dict[str, Any]) -> None:

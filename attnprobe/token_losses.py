@@ -19,7 +19,7 @@ from attnprobe.interrupts import forward_hook
 if TYPE_CHECKING:
     from attnprobe.models import LanguageModel
 
-_ROWS = 128
+ROWS = 128
 TOLERANCE = {torch.float16: 0.03, torch.bfloat16: 0.25}
 """Largest accepted difference, nats, from what the model's own forward gives, by its precision; else 1e-3."""
 
@@ -40,8 +40,8 @@ class TokenLosses:
     def take(self, hidden: torch.Tensor, head: Any) -> None:
         """Score the rows ``hidden [1, A, D]`` of one forward call, in the order of the tokens."""
         stop = min(self._seen + hidden.shape[1], self._ids.shape[1] - 1)
-        for start in range(self._seen, stop, _ROWS):
-            end = min(start + _ROWS, stop)
+        for start in range(self._seen, stop, ROWS):
+            end = min(start + ROWS, stop)
             logits = head(hidden[:, start - self._seen : end - self._seen])
             self._parts.append(-token_logprobs(logits, self._ids[:, start + 1 : end + 1])[0].numpy())
         self._seen += hidden.shape[1]

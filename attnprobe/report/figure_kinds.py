@@ -8,7 +8,7 @@ ABOUT: Mapping[str, str] = {
     "curve": "attention by position, and what is uniform",
     "compare": "attention by position of several runs or studies",
     "layers": "share of each document in every layer",
-    "heads": "share of each document in every head, or in the heads of one layer",
+    "heads": "share of each document in every head, or those of one layer",
     "answer": "mass of each document for every token of the answer",
     "prompt": 'mass by block of the prompt\'s own rows; extra "prompt"',
     "distance": 'mass by distance from the row, tokens; extra "distance"',
@@ -19,8 +19,11 @@ ABOUT: Mapping[str, str] = {
     "published": "accuracy by position beside published curves",
     "fillers": "what each filler costs, by length",
     "parts": "what filler costs, taken apart",
-    "link": "attention to the evidence against the answer, layer by layer",
-    "scatter": "attention to the evidence against the answer, prompt by prompt",
+    "link": "attention to the evidence against the answer, by layer",
+    "scatter": "attention to the evidence against the answer, by prompt",
+    "scalings": "attention over the documents, by RoPE scaling and length",
+    "scaling-needles": "advantage of needles by depth, RoPE scaling and length",
+    "scaling-losses": "loss by position, RoPE scaling and length",
 }
 
 EXAMPLES: Mapping[str, str] = {
@@ -40,6 +43,9 @@ EXAMPLES: Mapping[str, str] = {
     "parts": "parts control -o parts.pdf",
     "link": "link sweep -o link.pdf",
     "scatter": "scatter sweep -o scatter.pdf",
+    "scalings": "scalings rope --width page -o scalings.pdf",
+    "scaling-needles": "scaling-needles rope -o needles.pdf",
+    "scaling-losses": "scaling-losses rope -o losses.pdf",
 }
 """What follows ``attnprobe figure``, by kind."""
 

@@ -13,6 +13,7 @@ from attnprobe.report.figure_kinds import TASKS_OF
 from attnprobe.report.figures import known_kind
 from attnprobe.report.matrix_figures import needle_of
 from attnprobe.report.needle_figure import Needle
+from attnprobe.report.rope_sources import rope_for
 from attnprobe.report.sources import Loaded, Runs, StudyOfModel, read_sources
 from attnprobe.report.task_sources import read_task
 from attnprobe.tasks.task_summary import TaskSummary
@@ -34,7 +35,7 @@ def read_for(
     paths
         Run files, folders that measure or study wrote; for a needle one JSON file with ``lengths``, ``depths``,
         ``values``, ``label`` and ``unit``, as of :class:`attnprobe.report.needle_figure.Needle`, or the folder of a
-        needle in a haystack; for kinds of tasks the folder of one.
+        needle in a haystack; for kinds of tasks the folder of one; for scalings that of a comparison.
     faults
         Takes what is damaged in a folder that has more, as runs are read.
     labels
@@ -53,9 +54,11 @@ def read_for(
     is_folder = len(paths) == 1 and paths[0].is_dir()
     if metric is not None and not (takes == "needle" and is_folder):
         raise InputError(f'--metric {metric}: only a "needle" of the folder of a niah task has metrics; leave it out')
-    if takes in ("needle", "task"):
+    if takes in ("needle", "task", "rope"):
         if len(paths) != 1:
             raise InputError(f'{len(paths)} files or folders; a figure of kind "{kind}" is drawn from one')
+        if takes == "rope":
+            return rope_for(paths[0], faults)
         if takes == "task":
             return _task_for(kind, paths[0])
         return needle_of(_task_for(kind, paths[0]), metric) if is_folder else _needle(paths[0])

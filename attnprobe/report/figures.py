@@ -18,22 +18,25 @@ from attnprobe.report.map_figures import answer_figure, head_figure, layer_figur
 from attnprobe.report.matrix_figures import depths_figure
 from attnprobe.report.needle_figure import Needle, needle_figure
 from attnprobe.report.prompt_figure import prompt_figure
+from attnprobe.report.rope_matrix_figure import scaling_losses_figure, scaling_needles_figure, scalings_figure
 from attnprobe.report.scatter_figure import scatter_figure
 from attnprobe.report.sink_figure import sink_figure
 from attnprobe.report.spectrum_figure import spectrum_figure
 from attnprobe.report.style import check_picture, save_figure
 from attnprobe.report.sweep_figures import answers_figure, published_figure
+from attnprobe.rope_findings import RopeFindings
 from attnprobe.run import Run
 from attnprobe.study import Study
 from attnprobe.tasks.task_summary import TaskSummary
 
-Takes = Literal["measured", "run", "several", "needle", "task"]
+Takes = Literal["measured", "run", "several", "needle", "task", "rope"]
 _TAKES: dict[str, str] = {
     "measured": "a Run, several runs, or a Study of one model",
     "run": "one Run",
     "several": "runs and studies by name, in a dict",
     "needle": "a Needle (attnprobe.report.needle_figure)",
     "task": "a TaskSummary (attnprobe.tasks.task_summary)",
+    "rope": "RopeFindings (attnprobe.rope_findings)",
 }
 
 
@@ -73,6 +76,9 @@ KINDS: Mapping[str, Kind] = {
     "parts": Kind("task", decomposition_figure),
     "link": Kind("task", link_figure),
     "scatter": Kind("task", scatter_figure),
+    "scalings": Kind("rope", scalings_figure),
+    "scaling-needles": Kind("rope", scaling_needles_figure),
+    "scaling-losses": Kind("rope", scaling_losses_figure),
 }
 """By name; :data:`attnprobe.report.figure_kinds.ABOUT` says what each shows."""
 
@@ -133,6 +139,8 @@ def _is_taken(kind: Kind, source: Any) -> bool:
         return isinstance(source, Needle)
     if kind.takes == "task":
         return isinstance(source, TaskSummary)
+    if kind.takes == "rope":
+        return isinstance(source, RopeFindings)
     if kind.takes == "run":
         return isinstance(source, Run)
     if kind.takes == "several":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,12 +12,13 @@ from attnprobe.report.body import body_html
 from attnprobe.report.markdown import MADE_HERE, markdown_text
 from attnprobe.report.own_files import check_own, check_page, pages_beside, write_own
 from attnprobe.report.page import asset, html_page
+from attnprobe.report.result_page import ResultSeries, result_markdown, result_page
+from attnprobe.report.rope_sources import is_rope, read_ropes
 from attnprobe.report.run_series import series_of_runs
 from attnprobe.report.sections import page_data
 from attnprobe.report.series import Series
 from attnprobe.report.sources import Runs, Source, read_sources
 from attnprobe.report.study_series import series_of_study
-from attnprobe.report.task_page import TaskSeries, task_markdown, task_page
 from attnprobe.report.task_sources import read_tasks
 from attnprobe.report.text_maps import TextMaps
 from attnprobe.report.texts import visible
@@ -51,7 +52,7 @@ class Report:
 
     page: Path
     summary: Path
-    series: tuple[Series | TaskSeries, ...]
+    series: tuple[Series | ResultSeries, ...]
     faults: tuple[str, ...]
 
 
@@ -62,7 +63,7 @@ def write_report(sources: Sequence[str | os.PathLike[str]], path: str | os.PathL
     ----------
     sources
         Run files, folders of ``measure``, and folders of ``study``; several are compared on the same axes. Or folders
-        of tasks, which stand one after the other.
+        of tasks, or of comparisons of RoPE scalings, which stand one after the other.
     path
         The page, ending in ``.html``; the summary goes beside it, ending in ``.md``. A reader sees the old content or
         the new one. Heatmap pages in its folder are linked.
@@ -80,11 +81,15 @@ def write_report(sources: Sequence[str | os.PathLike[str]], path: str | os.PathL
     check_page(page)
     check_own(summary, "summary", MADE_HERE)
     faults: list[str] = []
-    all_series: tuple[Series | TaskSeries, ...]
-    if _are_tasks(sources):
-        tasks = read_tasks([Path(source) for source in sources], faults)
-        all_series, title = tuple(tasks), _title([task.name for task in tasks])
-        texts = {page: task_page(title, tasks, faults), summary: task_markdown(f"Task: {title}", tasks, faults)}
+    all_series: tuple[Series | ResultSeries, ...]
+    kind = next((kind for kind in _KINDS if _are(kind, sources)), None)
+    if kind is not None:
+        results = kind.read([Path(source) for source in sources], faults)
+        all_series, title = tuple(results), _title([one.name for one in results])
+        texts = {
+            page: result_page(title, results, faults),
+            summary: result_markdown(f"{kind.heading}{title}", results, faults),
+        }
     else:
         found = read_sources(sources, faults)
         maps = TextMaps()
@@ -99,12 +104,29 @@ def write_report(sources: Sequence[str | os.PathLike[str]], path: str | os.PathL
     return Report(page, summary, all_series, tuple(faults))
 
 
-def _are_tasks(sources: Sequence[str | os.PathLike[str]]) -> bool:
-    """Whether all sources are tasks; ``InputError`` where only some are."""
-    tasks = [os.fspath(source) for source in sources if task_parts(source)]
-    if tasks and len(tasks) < len(sources):
-        raise InputError(f"{tasks[0]} is a task and others are not; report tasks by themselves")
-    return bool(tasks)
+@dataclass(frozen=True)
+class _Kind:
+    """A kind of folders whose results stand one after the other in a page of their own."""
+
+    name: str
+    plural: str
+    heading: str
+    is_of: Callable[[str | os.PathLike[str]], bool]
+    read: Callable[[Sequence[Path], list[str]], list[ResultSeries]]
+
+
+_KINDS = (
+    _Kind("task", "tasks", "Task: ", lambda source: bool(task_parts(source)), read_tasks),
+    _Kind("comparison of RoPE scalings", "comparisons", "", is_rope, read_ropes),
+)
+
+
+def _are(kind: _Kind, sources: Sequence[str | os.PathLike[str]]) -> bool:
+    """Whether all sources are of a kind; ``InputError`` where only some are."""
+    own = [os.fspath(source) for source in sources if kind.is_of(source)]
+    if own and len(own) < len(sources):
+        raise InputError(f"{own[0]} is a {kind.name} and others are not; report {kind.plural} by themselves")
+    return bool(own)
 
 
 def _full_name(source: Source) -> str:

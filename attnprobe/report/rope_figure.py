@@ -46,7 +46,7 @@ def rope_figure(found: RopeInspection) -> Any:
     waves.set_yscale("log")
     waves.set_ylabel("wavelength (positions)")
     slow.set_ylabel("times slower than unscaled")
-    slow.set_ylim(bottom=0)
+    slow.set_yscale("log")
     for axes in (waves, slow):
         axes.set_xlabel("pair of dimensions")
     far.axvline(found.original, color=GREY, linewidth=0.8)
@@ -58,7 +58,9 @@ def rope_figure(found: RopeInspection) -> Any:
         axes.grid(True)
     for axis in (waves.yaxis, far.xaxis):
         axis.set_major_locator(LogLocator(base=100))
-        axis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    slow.yaxis.set_major_locator(LogLocator(base=2))
+    for axis in (waves.yaxis, slow.yaxis, far.xaxis):
+        axis.set_major_formatter(lambda value, _: f"{value:,.10g}")
         axis.set_minor_locator(NullLocator())
     end_labels(far, ends)
     say_around(

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from attnprobe.errors import InputError
+from attnprobe.report.result_page import ResultSeries
 from attnprobe.report.sources import distinct_names, refuse_twice
-from attnprobe.report.task_page import TaskSeries
+from attnprobe.report.task_facts import facts_table, replies_tables
+from attnprobe.report.task_figures import task_drawings
 from attnprobe.tasks.task_folder import TaskFolder, task_parts
 from attnprobe.tasks.task_summary import TaskSummary, task_summary
+from attnprobe.tasks.task_tables import task_tables
+from attnprobe.told import Table
 
 
-def read_tasks(paths: Sequence[Path], faults: list[str]) -> list[TaskSeries]:
+def read_tasks(paths: Sequence[Path], faults: list[str]) -> list[ResultSeries]:
     """All results of tasks at paths, a model each; what is damaged beside others that are not goes to ``faults``.
 
     Raises
@@ -29,13 +34,25 @@ def read_tasks(paths: Sequence[Path], faults: list[str]) -> list[TaskSeries]:
     for name, part in zip(names, parts, strict=True):
         try:
             data = TaskFolder.at(part).load()
-            found.append(TaskSeries(f"{data.task} of {name}", task_summary(data), data.about))
+            found.append(_series(f"{data.task} of {name}", task_summary(data), facts_table(data.about)))
         except InputError as error:
             errors.append(error)
     if errors and not found:
         raise errors[0]
     faults.extend(map(str, errors))
     return found
+
+
+def _series(name: str, summary: TaskSummary, facts: Table) -> ResultSeries:
+    return ResultSeries(
+        name,
+        summary.verdict,
+        (*task_tables(summary), *replies_tables(summary.table())),
+        facts,
+        {drawn: partial(drawing, summary) for drawn, drawing in task_drawings(summary).items()},
+        tuple(summary.notes),
+        summary.missing,
+    )
 
 
 def read_task(path: Path) -> TaskSummary:

@@ -191,7 +191,7 @@ def _stacked(arrays: Sequence[Mapping[str, np.ndarray]], name: str) -> np.ndarra
 
 def _about(path: Path) -> dict[str, Any]:
     """What ``task.json`` says, checked as far as reading goes by it."""
-    return read_about(path / ABOUT, "task", SCHEMA, _check_about, lambda content: content["cells"])
+    return read_about(path / ABOUT, "task", SCHEMA, _check_about, lambda content: {"cells": content["cells"]})
 
 
 def _check_about(content: Mapping[str, Any]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from reports import write_folder, write_study
+from rope_folders import write_rope
 from runs import make_run
 from task_data import make_task, write_task
 from typer.testing import CliRunner, Result
@@ -37,7 +38,7 @@ def test_help_lists_every_kind_with_an_example(monkeypatch: pytest.MonkeyPatch) 
     shown = command("--help").stdout
     assert all(len(line) <= 80 for line in shown.splitlines())
     for kind, about in ABOUT.items():
-        assert f"  {kind:10}{about}\n" in shown
+        assert f"  {kind:16}{about}\n" in shown
         assert f"attnprobe figure {EXAMPLES[kind]}\n" in shown
 
 
@@ -51,6 +52,8 @@ def test_every_example_of_the_help_works(kind: str, tmp_path: Path, monkeypatch:
         write_study(Path("study"))
     make_run(layers=(0, 12), extras=True).save("run.safetensors")
     Path("recall.json").write_text("".join(NEEDLE_FILE))
+    if "rope" in words:
+        write_rope(Path("rope"))
     for folder, task in (("sweep", "needle_sweep"), ("niah", "niah"), ("control", "filler_control")):
         if folder in words:
             write_task(Path(folder), make_task(task, items=6, trials=2))

@@ -11,7 +11,7 @@ import torch
 from tiny_models import FAMILIES
 
 import attnprobe as ap
-from attnprobe import batch
+from attnprobe import batch, prefix_cache
 from attnprobe.decoding import forward_parameters
 from attnprobe.extras import EXTRAS
 from attnprobe.prefix_cache import goes_on_exactly
@@ -180,6 +180,33 @@ def test_frequencies_that_depend_on_the_length_are_not_mixed(make_lm: Any) -> No
     for run, alone, (*_, shares) in zip(runs, wanted, steps, strict=True):
         assert (reused(run) > 0) is shares
         assert_same_numbers(run, alone)
+
+
+def test_no_mask_of_a_long_rest_is_held(make_lm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rest cannot be fed in chunks where frequencies depend on the length, so all is fed again, without a mask."""
+    monkeypatch.setattr(prefix_cache, "AUTO_CHUNK", 60)
+    dynamic = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10_000.0}
+    lm = make_lm(rope_parameters=dynamic, max_position_embeddings=64)
+    prompts = [ap.Prompt.from_text("A lazy dog sleeps. " * n + "A dog lazy sleeps. " * (30 - n)) for n in (2, 27, 28)]
+    masks: list[int] = []
+
+    def note(module: Any, args: Any, kwargs: dict[str, Any]) -> None:
+        mask = kwargs["attention_mask"]
+        masks.append(0 if mask is None else mask.shape[-2])
+
+    handle = lm.model.model.layers[0].self_attn.register_forward_pre_hook(note, with_kwargs=True)
+    prefix = ap.PrefixCache()
+    ap.measure(lm, prompts[0], answer=" Well", beyond_window=True, prefix=prefix)  # finds out what the model can
+    masks.clear()
+    runs = [ap.measure(lm, p, answer=" Well", beyond_window=True, prefix=prefix) for p in prompts]
+    handle.remove()
+    lengths = {run.n_prompt for run in runs}
+    assert len(lengths) == 1
+    assert lengths.pop() > 3 * 60
+    assert [reused(run) > 0 for run in runs] == [True, False, True]
+    assert max(masks) <= 60
+    for run, prompt in zip(runs, prompts, strict=True):
+        assert_same_numbers(run, ap.measure(lm, prompt, answer=" Well", beyond_window=True))
 
 
 def test_lend_keeps_what_it_is_told(make_lm: Any) -> None:

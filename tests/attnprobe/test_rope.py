@@ -12,6 +12,7 @@ import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from packaging.version import Version
+from tiny_models import tiny_config
 from transformers import (
     Gemma3ForCausalLM,
     Gemma3TextConfig,
@@ -19,6 +20,8 @@ from transformers import (
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
     Phi3Config,
     Phi3ForCausalLM,
 )
@@ -32,6 +35,10 @@ from attnprobe.rope_parse import RopeOverride, parse_rope
 OLD_TRANSFORMERS = Version(transformers.__version__) < Version("5.18")
 HEAD_DIM, LENGTH, THETA = 16, 64, 10_000.0
 LONG = [1.0 + i for i in range(HEAD_DIM // 2)]
+COMMON_KEYS = {
+    *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
+    *("num_key_value_heads", "max_position_embeddings", "rope_parameters"),
+}
 LONGROPE = f"longrope:short_factor={[1.0] * 8},long_factor={LONG},factor=4".replace(" ", "")
 SPECS = [
     "linear:2",
@@ -140,7 +147,7 @@ def test_text_form_reads_back(spec: str) -> None:
 @settings(deadline=None, derandomize=True, max_examples=200)
 @given(
     factor=st.floats(1, 1e6),
-    original=st.one_of(st.none(), st.integers(1, 2**40)),
+    original=st.one_of(st.none(), st.integers(2, 10**12)),
     truncate=st.one_of(st.none(), st.booleans()),
 )
 def test_numbers_survive_the_text_form(factor: float, original: int | None, truncate: bool | None) -> None:
@@ -173,9 +180,13 @@ def test_any_text_is_read_or_refused_with_an_input_error(text: str) -> None:
         ("llama3:factor=8", 'lacks "low_freq_factor"'),
         ("longrope:factor=4", 'lacks "short_factor"'),
         ("yarn:factor=0.5", "factor must be at least 1"),
-        ("yarn:factor=-4", "positive number, got -4"),
+        ("yarn:factor=-4", "positive number (1e-12 to 1e12), got -4"),
         ("yarn:factor=NaN", "positive number"),
         ("yarn:factor=1e999", "positive number"),
+        ("linear:1e13", "factor must be a positive number (1e-12 to 1e12), got 10000000000000.0"),
+        ("ntk:1e300", "positive number (1e-12 to 1e12)"),
+        ("yarn:factor=4,attention_factor=1e200", "positive number (1e-12 to 1e12)"),
+        pytest.param("yarn:" + 100_000 * "[", "give a number, true, false, or a list", id="deep"),
         ("yarn:factor=true", "positive number"),
         ("yarn:factor=four", 'factor is "four"'),
         ("yarn:factor=4,factor=5", "twice"),
@@ -186,7 +197,10 @@ def test_any_text_is_read_or_refused_with_an_input_error(text: str) -> None:
         ("longrope:short_factor=[1],long_factor=[1,2]", "same length"),
         ("longrope:short_factor=1,long_factor=[1,2]", "list of positive numbers"),
         ("yarn:factor=4,original_max_position_embeddings=10.5", "whole number"),
+        ("yarn:factor=4,original_max_position_embeddings=1", "whole number of positions, 2 or more"),
         ("theta=0", "positive number"),
+        ("theta=1", "rope_theta must be above 1"),
+        ("yarn:factor=4,rope_theta=0.5", "rope_theta must be above 1"),
         ("factor=4", "unknown kind"),
     ],
 )
@@ -194,6 +208,12 @@ def test_wrong_overrides_are_named(spec: str, says: str) -> None:
     with pytest.raises(InputError) as caught:
         parse_rope(spec)
     assert says in str(caught.value)
+
+
+def test_a_mapping_of_two_kinds_is_refused() -> None:
+    with pytest.raises(InputError, match='"rope_type" and "type" differ; give one'):
+        parse_rope({"rope_type": "yarn", "type": "linear", "factor": 4})
+    assert parse_rope({"rope_type": "yarn", "type": "yarn", "factor": 4}) == parse_rope("yarn:4")
 
 
 @pytest.mark.parametrize("spec", [4, {"factor": 4.0}, {"rope_type": "yarn", "factor": "4"}])
@@ -320,6 +340,14 @@ def test_models_without_rope_refuse_an_override() -> None:
         assert_rope_applied(llama_config(), model, apply_rope(llama_config(), parse_rope("yarn:4")))
 
 
+def test_a_model_with_alibi_positions_refuses_an_override() -> None:
+    """Falcon builds a rotary module whose frequencies follow the config, and does not use it."""
+    config = tiny_config("falcon_alibi")
+    with pytest.raises(InputError, match='"falcon" has ALiBi positions, not rotary ones'):
+        apply_rope(config, parse_rope("yarn:4"))
+    assert apply_rope(tiny_config("falcon"), parse_rope("yarn:4")).rope_parameters["rope_type"] == "yarn"
+
+
 def test_none_removes_the_scaling_of_the_config() -> None:
     scaled = apply_rope(llama_config(), parse_rope("yarn:4"))
     assert trained_positions(scaled) == 4 * LENGTH
@@ -406,3 +434,32 @@ def test_truncate_is_refused_where_transformers_ignores_it() -> None:
     assert apply_rope(llama_config(), spec).rope_parameters["truncate"] is False
     with pytest.raises(InputError, match='ignores "truncate"'):
         apply_rope(gemma_config(), spec)
+
+
+@pytest.mark.parametrize(
+    ("spec", "wanted"),
+    [
+        ("yarn:4", yarn_frequencies(4, LENGTH, 32, 1)),
+        ("dynamic:4", base_frequencies()),
+        (LONGROPE, base_frequencies()),
+    ],
+)
+def test_a_head_size_that_the_config_leaves_out(spec: str, wanted: list[float]) -> None:
+    """As of Mixtral: the class takes hidden_size // num_attention_heads, transformers' formulas fail on null."""
+    config = MixtralConfig(
+        **{key: value for key, value in llama_config().to_dict().items() if key in COMMON_KEYS},
+        num_local_experts=2,
+        num_experts_per_tok=1,
+    )
+    assert config.head_dim is None
+    changed = apply_rope(config, parse_rope(spec))
+    model = build(MixtralForCausalLM, changed)
+    assert_rope_applied(config, model, changed)
+    assert rope_in_use(model)["model.rotary_emb"]["inv_freq"] == pytest.approx(wanted, rel=1e-5)
+
+
+@pytest.mark.parametrize("factor", [math.inf, math.nan, "four", 1e308])
+def test_a_factor_that_is_none_leaves_the_stated_positions(factor: Any) -> None:
+    config = llama_config()
+    config.rope_parameters = {"rope_type": "dynamic", "factor": factor, "rope_theta": THETA}
+    assert trained_positions(config) == LENGTH

@@ -21,10 +21,13 @@ from typer.testing import CliRunner
 import attnprobe as ap
 from attnprobe import rope_study
 from attnprobe.cli import app
+from attnprobe.estimates import json_values
 from attnprobe.grid_config import load_config
 from attnprobe.prompt import encode_answer
 from attnprobe.rope_cells import measure_text, spread
 from attnprobe.rope_config import RopeConfig
+from attnprobe.rope_data import RopePlan
+from attnprobe.rope_folder import read_rope, rope_about
 from attnprobe.rope_needles import NeedleText, arrangement, needle_text
 from attnprobe.rope_options import RopeOptions, scaling_names, short_name
 from attnprobe.tasks.items import NeedleItem
@@ -259,6 +262,10 @@ def test_from_the_command_to_the_pictures(
     assert stopped.exit_code == 130, stopped.output
     assert f"interrupted: every finished cell is kept in {out}" in stopped.stderr
     monkeypatch.undo()
+    plan = RopePlan(folder, ("none", "yarn:factor=2.0"), OPTIONS, WINDOW)
+    unfinished = read_rope(out)
+    assert unfinished.data.plan == plan
+    assert len(unfinished.data.incomplete) == 3
     shutil.copytree(out, tmp_path / "part")
     rest = counted(monkeypatch)
     result = command(folder, needles, out, "--scaling", "yarn:2")
@@ -273,6 +280,7 @@ def test_from_the_command_to_the_pictures(
     assert "900*" in text
     assert "480*" not in text
     found = json.loads((out / "summary.json").read_text())
+    assert json_values(read_rope(out).to_dict()) == found
     none, yarn = found["verdicts"]
     assert (none["scaling"], yarn["scaling"]) == ("none", "yarn:factor=2.0")
     assert none["in_window_cost"] == []
@@ -322,9 +330,19 @@ def test_from_the_command_to_the_pictures(
     text = " ".join(configured.stdout.split())
     assert "dynamic:2 with the unscaled model's own frequencies at 480 in-window cost" in text
 
+    about = (out / "rope.json").read_bytes()
+    assert read_rope(out).data.plan.scalings == ("none", "yarn:factor=2.0", "dynamic:factor=2.0")
     refused = command(folder, needles, out, "--seed", "1", "-q")
     assert refused.exit_code == 2
     assert "holds results of other settings: options.seed is 0 there" in refused.stderr
+    assert (out / "rope.json").read_bytes() == about
+    other = command(folder, needles, out, "--scaling", "dynamic:2", "--margin-loss", "0.5", "-q")
+    assert other.exit_code == 0, other.output
+    plan = read_rope(out).data.plan
+    assert plan.scalings == ("none", "dynamic:factor=2.0")
+    assert plan.options.margins.loss == 0.5
+    asked = rope_about(out)["asked"]
+    assert (asked["class"], asked["dtype"], asked["attn_implementation"]) == ("LlamaForCausalLM", "float32", "sdpa")
 
 
 def test_one_with_other_weights_or_texts_is_not_compared(folder: str, needles: Path, tmp_path: Path) -> None:

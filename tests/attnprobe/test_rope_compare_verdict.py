@@ -56,6 +56,7 @@ def data_of(
         heads=(((1, 2),), ((0, 3),)),
         rope=tuple(tuple(None for _ in LENGTHS) for _ in SCALINGS),
         incomplete={},
+        weights="0" * 64,
         warnings=(),
     )
 

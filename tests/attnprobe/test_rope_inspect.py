@@ -20,7 +20,7 @@ from attnprobe import cli
 from attnprobe.errors import InputError
 from attnprobe.report.rope_figure import rope_figure
 from attnprobe.rope_angles import RopeAt, decay, first_below_random, never_turning, octaves
-from attnprobe.rope_inspect import inspect_rope
+from attnprobe.rope_inspect import LONGEST, inspect_rope
 from attnprobe.rope_inspect_text import inspect_lines
 
 LLAMA_3_1 = {  # config.json of Llama-3.1-8B, as far as positions go
@@ -205,8 +205,10 @@ def test_layers_by_type_and_heads_that_turn_in_part(tmp_path: Path) -> None:
 
 def test_what_cannot_be_inspected_says_why(tmp_path: Path, small: str) -> None:
     tiny_config("gpt2").save_pretrained(tmp_path / "gpt2")
-    with pytest.raises(InputError, match=r'gpt2" \("gpt2"\) has no rotary positions'):
-        inspect_rope(str(tmp_path / "gpt2"))
+    transformers.GPTJConfig(n_layer=1, n_embd=32, n_head=2).save_pretrained(tmp_path / "gptj")  # rotates in its own way
+    for name in ("gpt2", "gptj"):
+        with pytest.raises(InputError, match=rf'{name}" \("{name}"\) has no RoPE .* no rotary positions, or none that'):
+            inspect_rope(str(tmp_path / name))
     scaled = {**LLAMA_2, "rope_scaling": {"rope_type": "linear", "factor": 2.0}}
     with pytest.raises(InputError, match=r"does not tell the original length of the model; add original_max"):
         inspect_rope(write(tmp_path, scaled))
@@ -214,6 +216,8 @@ def test_what_cannot_be_inspected_says_why(tmp_path: Path, small: str) -> None:
     assert (stated.original, stated.scaled[-1].length) == (2048, 8192)
     with pytest.raises(InputError, match="unknown kind"):
         inspect_rope(small, ["yam:4"])
+    with pytest.raises(InputError, match="length must be at least 2, not 1"):
+        inspect_rope(small, lengths=[256, 1])
     with pytest.raises(InputError, match=r'no config "nowhere.json": no such file'):
         inspect_rope("nowhere.json")
 
@@ -258,6 +262,60 @@ def test_the_picture_draws_what_was_found(small: str) -> None:
     assert far.lines[1].get_ydata()[0] > 1 > far.lines[1].get_ydata()[-1]
 
 
+def test_the_smallest_length_and_the_largest_window(small: str) -> None:
+    """Two tokens have one distance; a window of millions of positions is followed up to a bound."""
+    (shortest,) = rope_figure(inspect_rope(small, lengths=[2])).axes[2].lines[0].get_ydata()
+    assert shortest == pytest.approx(np.cos(plain(10_000.0, 32)).mean(), rel=1e-5)
+    found = inspect_rope(small, ["linear:1e9"])
+    assert [(at.length, at.window) for at in found.scaled] == [(256, 256 * 10**9), (LONGEST, 256 * 10**9)]
+
+
+def test_names_that_are_cut_to_the_same_are_numbered(small: str) -> None:
+    specs = ["yarn:factor=4,original_max_position_embeddings=128", "theta=50000", "theta=500000"]
+    lines = inspect_lines(inspect_rope(small, [*specs, specs[0].replace("128", "64")], [1024]))
+    headers = [line.split("  ") for line in lines if line.startswith(("1: ", "4: ", "pair "))]
+    assert [row[0] for row in headers] == ["1: yarn:factor=4.…", "4: yarn:factor=4.…"] * 2 + ["pair"]
+    assert headers[-1][-4:] == ["1: yarn:…", "2: theta…", "3: theta…", "4: yarn:…"]
+
+
+def test_tables_keep_to_80_columns_whatever_the_numbers(small: str) -> None:
+    specs = ["theta=1e12", "linear:1e12", "dynamic:1e5", "yarn:1e12", "ntk:1e6"]
+    lines = inspect_lines(inspect_rope(small, specs, [256, 4096]))
+    assert max(map(len, lines)) <= 80
+    assert not any(line.endswith("…") for line in lines)
+
+
+def test_slowdowns_of_every_size_are_drawn_on_one_scale(small: str) -> None:
+    slow = rope_figure(inspect_rope(small, ["yarn:4", "dynamic:100", "theta=1000"], [256, 4096])).axes[1]
+    slow.figure.canvas.draw()
+    low, high = slow.get_ylim()
+    assert slow.get_yscale() == "log"
+    assert {tick.get_text() for tick in slow.get_yticklabels()} >= {"1", "64"}
+    assert 0 < low < min(min(line.get_ydata()) for line in slow.lines)
+    assert high > max(max(line.get_ydata()) for line in slow.lines)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"rope_theta": 0}, "has rope_theta 0 in its RoPE parameters, where a positive number belongs"),
+        ({"rope_theta": -10_000.0}, "has rope_theta -10000.0 in"),
+        ({"rope_theta": None}, "has rope_theta None in"),
+        ({"rope_scaling": {"type": "yarn", "factor": "four"}}, "has factor 'four' in"),
+        ({"rope_scaling": {"type": "dynamic", "factor": math.inf}}, "has factor inf in"),
+        ({"rope_theta": 1.0}, 'cannot be built with "yarn:factor=4.0": ZeroDivisionError'),
+        # transformers' plain RoPE of this class leaves the part out, its scalings do not
+        ({"partial_rotary_factor": 0.5}, '"yarn:factor=4.0" turns 32 pairs of dimensions at 4,096 tokens, where'),
+        ({"partial_rotary_factor": 0}, "turns 0 pairs of dimensions"),
+        ({"max_position_embeddings": -5}, "does not tell the original length"),
+    ],
+)
+def test_a_config_with_wrong_numbers(tmp_path: Path, changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(InputError) as caught:
+        inspect_rope(write(tmp_path, {**LLAMA_2, "num_hidden_layers": 1, **changes}), ["yarn:4"])
+    assert says in str(caught.value)
+
+
 @pytest.mark.parametrize("arguments", [["model"], ["--scaling", "none"], ["inspector"]])
 def test_without_a_command_it_is_the_comparison(arguments: list[str]) -> None:
     result = CliRunner().invoke(cli.app, ["rope", *arguments])
@@ -269,6 +327,7 @@ def test_wrong_arguments_are_one_line(small: str, tmp_path: Path) -> None:
     for arguments, says in (
         ([small, "--lengths", "2k,x"], '--lengths is "2k,x"; give numbers of tokens'),
         ([small, "--lengths", "0"], "--lengths is"),
+        ([small, "--lengths", "1"], "length must be at least 2, not 1"),
         ([small, "--lengths", "999999k"], "a length of 1,023,998,976 tokens is too long to inspect"),
         ([small, "--scaling", "yarn"], 'lacks "factor"'),
         ([small, "--out", "rope.jpg"], "rope.jpg"),

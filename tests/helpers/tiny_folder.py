@@ -12,10 +12,10 @@ from toy_tokenizers import CHATML, bytelevel, with_template
 TEXTS = ("Refunds take 30 days.", "Members wait less.", "The policy is 47 days.", "A lazy dog sleeps.", "See it.")
 
 
-def save_tiny_model(folder: Path, **changes: Any) -> Path:
-    """A three-layer, four-head Llama with random weights and a chat template."""
+def save_tiny_model(folder: Path, family: str = "llama", **changes: Any) -> Path:
+    """A three-layer, four-head model with random weights and a chat template."""
     tokenizer = with_template(bytelevel, CHATML)
-    model = tiny_model("llama", **({"vocab_size": len(tokenizer)} | changes))
+    model = tiny_model(family, **({"vocab_size": len(tokenizer)} | changes))
     model.generation_config.eos_token_id = None
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
