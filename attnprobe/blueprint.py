@@ -16,7 +16,7 @@ from attnprobe.rope_parse import parse_rope
 from attnprobe.sources import (
     ACCEPTED,
     ModelSource,
-    check_causal,
+    check_loads,
     checked_dtype,
     explained,
     is_on_cpu,
@@ -135,7 +135,7 @@ def _causal_config(source: ModelSource, options: dict[str, Any]) -> Any:
 
     with explained(source):
         config = AutoConfig.from_pretrained(source.resolved, **options)
-    check_causal((getattr(config, "architectures", None) or [type(config).__name__])[0], config)
+    check_loads(source, config)
     return config
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -110,9 +112,22 @@ def leave_if_incomplete(faults: Sequence[str]) -> None:
 
 def print_json(value: Any) -> None:
     """Print a result on standard output as JSON, all of it ASCII, which a terminal shows as it is."""
-    print(json.dumps(value, indent=1, allow_nan=False))
+    _print(json.dumps(value, indent=1, allow_nan=False))
 
 
 def print_lines(lines: list[str]) -> None:
     """Print a result on standard output, for people."""
-    print("\n".join(map(plain, lines)))
+    _print("\n".join(map(plain, lines)))
+
+
+def _print(text: str) -> None:
+    """Print on standard output, which may be a file on a full disk; a closed pipe is the reader's business."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        say(f"error: standard output cannot be written: {error.strerror}; write it elsewhere")
+        # What is still in the buffer would fail again as Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(2) from error

@@ -23,6 +23,7 @@ from attnprobe.sources import (
     ACCEPTED,
     ModelSource,
     check_causal,
+    check_loads,
     checked_dtype,
     explained,
     is_on_cpu,
@@ -224,13 +225,7 @@ def _load_model(
 
     with explained(source):
         config = AutoConfig.from_pretrained(source.resolved, **common)
-    check_causal((getattr(config, "architectures", None) or [type(config).__name__])[0], config)
-    own_code = "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
-    if not own_code and type(config) not in AutoModelForCausalLM._model_mapping:
-        raise InputError(
-            f'"{source.name}" is a {type(config).__name__.removesuffix("Config")} model, for which transformers has '
-            "no causal language model; give a model that generates text"
-        )
+    check_loads(source, config)
     wanted = config if override is None else apply_rope(config, override)
     before = copy.deepcopy(config)
     with explained(source):

@@ -124,6 +124,19 @@ def explained(source: ModelSource, part: str = "") -> Iterator[None]:
         raise InputError(f"{what} cannot be loaded: {remedy} ({type(error).__name__}: {reason[:200]})") from error
 
 
+def check_loads(source: ModelSource, config: Any) -> None:
+    """Refuse a config that there is no causal language model for, in transformers or in the model's own code."""
+    from transformers import AutoModelForCausalLM
+
+    check_causal((getattr(config, "architectures", None) or [type(config).__name__])[0], config)
+    own_code = "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
+    if not own_code and type(config) not in AutoModelForCausalLM._model_mapping:
+        raise InputError(
+            f'"{source.name}" is a {type(config).__name__.removesuffix("Config")} model, for which transformers has '
+            "no causal language model; give a model that generates text"
+        )
+
+
 def check_causal(name: str, config: Any) -> None:
     """Refuse the config of an encoder-decoder or of a masked language model."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES

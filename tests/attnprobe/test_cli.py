@@ -320,6 +320,18 @@ def test_out_of_memory_gets_a_clear_line(
     assert_one_line(result, 2, "out of memory (no room)", "--prefill-chunk", "finished are kept")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_full_standard_output_is_one_line(model: str, prompts: str) -> None:
+    command = [sys.executable, "-m", "attnprobe", "plan", prompts, "-m", model, "--quiet"]
+    for more in ([], ["--json"]):
+        with Path("/dev/full").open("w") as full:
+            done = subprocess.run([*command, *more], stdout=full, stderr=subprocess.PIPE, env=ENV, text=True)
+        assert done.returncode == 2, done.stderr
+        assert done.stderr == (
+            "error: standard output cannot be written: No space left on device; write it elsewhere\n"
+        )
+
+
 def test_interruption_says_what_is_kept(
     model: str, prompts: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
     BertConfig,
     BertForMaskedLM,
@@ -38,6 +39,7 @@ from transformers import (
 )
 from transformers.utils import logging
 
+from attnprobe.blueprint import blueprint
 from attnprobe.errors import InputError
 from attnprobe.gguf_cache import alias_file
 from attnprobe.models import LanguageModel, _notice, load
@@ -262,6 +264,14 @@ def test_other_kinds_of_model_are_refused(tmp_path: Path, cls: type, config: Any
         load(tmp_path)
     with pytest.raises(InputError, match=says):
         LanguageModel(model, make_tokenizer())
+
+
+@pytest.mark.parametrize("made", [load, blueprint])
+def test_a_config_without_a_causal_language_model_is_refused(tmp_path: Path, made: Any) -> None:
+    AutoConfig.for_model("qwen2_vl").save_pretrained(tmp_path)
+    make_tokenizer().save_pretrained(tmp_path)
+    with pytest.raises(InputError, match="is a Qwen2VL model, for which transformers has no causal language model"):
+        made(str(tmp_path))
 
 
 def test_own_objects_are_checked() -> None:
