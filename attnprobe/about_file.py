@@ -15,7 +15,7 @@ def read_about(
     file: Path,
     kind: str,
     schema: int,
-    check: Callable[[dict[str, Any]], None],
+    check: Callable[[dict[str, Any]], object],
     keys: Callable[[dict[str, Any]], Mapping[str, Iterable[str]]],
 ) -> dict[str, Any]:
     """What the file says, checked as far as reading the cells beside it goes by it.
@@ -50,7 +50,7 @@ def read_about(
         raise InputError(f"{file.parent} holds no {kind}; give the folder that a {kind} was written to") from None
     except OSError as error:
         raise InputError(f"{file} cannot be read: {error.strerror or error}") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         missing = f"{error} is missing" if isinstance(error, KeyError) else error
         raise RunFileError(f"{file} is damaged: {missing}; {rewrite}") from error
     if is_newer:

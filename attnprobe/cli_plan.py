@@ -242,7 +242,7 @@ def _plan_config(ctx: typer.Context, path: Path, as_json: bool, quiet: bool) -> 
             raise InputError(f"{_option(name)} has no effect with a config, which says it itself; leave it out")
     config: Any = load_config(path)
     if config.kind == "rope":
-        items = read_items(config.needles)
+        items = read_items(config.items)
         compared = plan_scalings(
             config.model, config.scalings, config.options(), items, loading=config.loading, quiet=quiet
         )

@@ -93,12 +93,16 @@ def compare(
     out: Annotated[Path, typer.Option(help="Folder for every finished cell and the results; a second call resumes.")],
     scaling: Scalings = None,
     lengths: Lengths = "2k,8k,16k",
-    texts: Annotated[int, typer.Option(min=1, help="Texts of each length; intervals of losses take five.")] = 5,
+    texts: Annotated[int, typer.Option(min=1, help="Texts of each length; intervals take five.")] = 5,
     depths: Annotated[
-        str, typer.Option(help="Where the needles of a text stand: parts of the filler before them.")
+        str, typer.Option(help="Where the needles of a text stand, from 0 (start) to 1 (end).")
     ] = "0,0.25,0.5,0.75,1",
-    needles: Annotated[
-        Path | None, typer.Option(help="File of needles, JSON lines. [default: the built-in ones]")
+    items: Annotated[
+        Path | None,
+        typer.Option(
+            help="File of needles, one JSON object a line: id, wordings (texts that state the fact), question, answer, "
+            "foil. [default: built in]"
+        ),
     ] = None,
     filler: Annotated[
         str, typer.Option(help="Text around the needles: prose, repeated, shuffled, file:PATH, ...")
@@ -106,10 +110,10 @@ def compare(
     seed: Annotated[int, typer.Option(min=0, help="Draws needles, filler and halves.")] = 0,
     top: Annotated[int, typer.Option(min=1, help="Retrieval heads to choose on the unscaled model.")] = 10,
     margin_logprob: Annotated[
-        float, typer.Option(help="Loss of the answer's log-probability that is ruled out where it is kept, nats.")
+        float, typer.Option(help="An answer is kept where a loss of this much log-probability is ruled out, nats.")
     ] = 1.0,
     margin_advantage: Annotated[float, typer.Option(help="The same of the needle's advantage, nats.")] = 0.25,
-    margin_loss: Annotated[float, typer.Option(help="The same of the loss of the text's tokens, nats a token.")] = 0.05,
+    margin_loss: Annotated[float, typer.Option(help="The same of a rise of the text's loss, nats a token.")] = 0.05,
     dtype: Dtype = None,
     device_map: DeviceMap = None,
     attn_implementation: AttnImplementation = None,
@@ -143,7 +147,7 @@ def compare(
             scaling or [],
             options,
             out,
-            needles=needles,
+            items=items,
             loading={
                 "dtype": dtype,
                 "device_map": device_map,

@@ -79,6 +79,7 @@ Size = Annotated[str, BeforeValidator(_zero), AfterValidator(_sized)]
 
 Natural = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]
+Part = Annotated[float, Field(ge=0, le=1)]
 
 Dtype = Annotated[
     str | None,

@@ -24,9 +24,9 @@ def crossed_interval(
 
     With r the values less their mean, N how many, and V(c) = G / (G - 1) sum over the G clusters c of (sum of r in the
     cluster)^2 / N^2: the squared standard error is V(text) + V(item) - V(value), but no less than either of the first
-    two; the degrees of freedom are those of the fewer clusters. For five texts of five items each, out of 13, it covers
-    in 95 to 99 % of studies, whether texts, items or neither have levels of their own; t over items alone covers in
-    56 % where texts have.
+    two; the degrees of freedom are one less than the fewer clusters. For five texts of five items each, out of 13, it
+    covers in 95 to 99 % of studies, whether texts, items or neither have levels of their own; t over items alone covers
+    in 56 % where texts have.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ def crossed_interval(
         [value]. NaN (undefined) leaves the value out, and ``reason`` says how many are. An infinite value leaves no
         interval.
     texts, items
-        Of each value, what it shares with others. A pair stands for one value.
+        Of each value, what it shares with others; no two values share both.
     level
         Confidence level.
 

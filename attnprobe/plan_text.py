@@ -124,8 +124,8 @@ def scalings_plan_lines(plan: PlannedScalings) -> list[str]:
         *_model_lines(plan),
         "",
         *wrapped(
-            f"{count(len(plan.scalings), 'scaling')} x {count(n_each, 'text')}: {plan.texts:,} of each length "
-            f"({lengths} tokens), {count(plan.questions, 'question')} each; the longest prompt and answer: "
+            f"{count(len(plan.scalings), 'scaling')} x {count(n_each, 'text')}, a cell each: {plan.texts:,} of "
+            f"each length ({lengths} tokens), {count(plan.questions, 'question')} each; the longest prompt and answer: "
             f"{count(plan.longest, 'token')}; {beyond}"
         ),
         "",

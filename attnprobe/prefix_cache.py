@@ -140,7 +140,7 @@ def keeps_every_key(model: nn.Module) -> bool:
 def n_taken_over(config: Any, before: np.ndarray, turned: int, given: np.ndarray, limit: int) -> int:
     """How many tokens a pass takes over from the one before, of a model that can go on exactly.
 
-    None where a mask of more than ``AUTO_CHUNK`` rows would be needed: frequencies that depend on the length are of all
+    0 where a mask of more than ``AUTO_CHUNK`` rows would be needed: frequencies that depend on the length are of all
     that is fed, so the rest cannot be fed in chunks; from the start it is fed without a mask.
 
     Parameters

@@ -167,7 +167,7 @@ def octaves(length: int) -> list[int]:
 
 
 def decay(at: RopeAt, edges: Sequence[int]) -> np.ndarray:
-    """How much more a key like the query scores than a random one, by distance m, over the same at distance 0.
+    """How much more a key like the query scores than a random one, by distance m; 1 at distance 0 without scaling.
 
     Mean over each range of distances of attention_scaling^2 * mean over pairs of cos(m omega): Men et al. 2024, Base of
     RoPE Bounds Context Length, for queries and keys of independent, equally distributed components, whose expected

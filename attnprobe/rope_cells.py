@@ -16,7 +16,7 @@ import numpy as np
 from attnprobe.extras import n_distance_bins
 from attnprobe.heads import run_scores
 from attnprobe.measuring import measure
-from attnprobe.norms import head_values
+from attnprobe.norms import head_values, mean_of_defined
 from attnprobe.prefix_cache import PrefixCache, goes_on_exactly
 from attnprobe.prompt import encode_answer
 from attnprobe.rope_frequencies import rope_in_use
@@ -124,18 +124,28 @@ def spread(column_mass: np.ndarray, first: int, stop: int) -> tuple[np.ndarray, 
     -------
     slices : numpy.ndarray
         float64 [part]: mass of ``SLICES`` equal parts of the documents' tokens over their sum; masses are averaged over
-        layers and heads before.
+        layers and heads before. NaN where no row sees them.
     entropy : numpy.ndarray
         float64 scalar, nats: entropy of the row-averaged mass over single tokens, the first token of the prompt left
-        out and the rest made up to 1, for each head; then the mean. exp of it is a number of tokens.
+        out and the rest made up to 1, for each head; then the mean, without heads that give the rest nothing. exp of it
+        is a number of tokens.
     """
-    mass = column_mass.astype(np.float64)
     edges = np.linspace(first, stop, SLICES + 1).round().astype(int)
-    mean = mass.mean(axis=(0, 1))
+    mean = column_mass.mean(axis=(0, 1), dtype=np.float64)
     parts = np.array([mean[start:end].sum() for start, end in pairwise(edges)])
-    share = mass[..., 1:] / mass[..., 1:].sum(axis=-1, keepdims=True)
+    with np.errstate(invalid="ignore"):  # 0 / 0 is the NaN that is meant
+        slices = parts / parts.sum()
+    # a layer at a time: of a large model on a long text, all of them are gigabytes
+    entropies = [_entropies(of_layer[:, 1:].astype(np.float64)) for of_layer in column_mass]
+    return slices, mean_of_defined(np.concatenate(entropies), axis=0)
+
+
+def _entropies(mass: np.ndarray) -> np.ndarray:
+    """float64 [head], nats: entropy of masses [head, token] made up to 1; NaN of a head that has none."""
+    with np.errstate(invalid="ignore"):
+        share = mass / mass.sum(axis=-1, keepdims=True)
     logs = np.log(share, where=share > 0, out=np.zeros_like(share))
-    return parts / parts.sum(), np.asarray(-(share * logs).sum(axis=-1).mean())
+    return np.asarray(-(share * logs).sum(axis=-1))
 
 
 def _reduced(run: Run, needle: AskedNeedle, tokenizer: Any, n_bins: int) -> dict[str, np.ndarray]:

@@ -25,7 +25,7 @@ def run_rope(
     options: RopeOptions,
     out: Path,
     *,
-    needles: Path | None = None,
+    items: Path | None = None,
     loading: Mapping[str, Any] | None = None,
     retry_failed: bool = False,
     quiet: bool = False,
@@ -36,7 +36,7 @@ def run_rope(
     ----------
     model, scalings, options, out, loading, retry_failed, quiet
         As in :func:`attnprobe.rope_study.measure_scalings`.
-    needles
+    items
         A file of needles; None for the built-in ones.
 
     Returns
@@ -51,9 +51,8 @@ def run_rope(
     """
     from attnprobe.report.rope_matrix_figure import save_rope_figures
 
-    items = read_items(needles)
     data = measure_scalings(
-        model, scalings, options, items, out, loading=loading, retry_failed=retry_failed, quiet=quiet
+        model, scalings, options, read_items(items), out, loading=loading, retry_failed=retry_failed, quiet=quiet
     )
     if data is None:
         say("other processes are still measuring; the last one writes the results", quiet)
@@ -73,7 +72,7 @@ def run_rope_config(config: RopeConfig, *, quiet: bool, retry_failed: bool, as_j
         config.scalings,
         config.options(),
         config.out,
-        needles=config.needles,
+        items=config.items,
         loading=config.loading,
         retry_failed=retry_failed,
         quiet=quiet,

@@ -13,6 +13,8 @@ from attnprobe.config_fields import (
     DeviceMap,
     Dtype,
     ModelConfig,
+    Natural,
+    Part,
     Positive,
     Revision,
     RopeText,
@@ -45,23 +47,27 @@ class RopeConfig(ModelConfig):
         examples=["out/rope"],
         description="Folder for the results. A second run of the same config goes on in it; scalings may be added.",
     )
-    texts: Positive = Field(RopeOptions.texts, description="Texts of each length; intervals of losses take five.")
-    depths: list[Annotated[float, Field(ge=0, le=1)]] = Field(
-        list(DEPTHS), description="Where the needles of a text stand: parts of the filler before them, ascending."
+    texts: Positive = Field(RopeOptions.texts, description="Texts of each length; intervals take five.")
+    depths: list[Part] = Field(
+        list(DEPTHS), description="Where the needles of a text stand, from 0 (start) to 1 (end), ascending."
     )
-    needles: ConfigPath | None = Field(None, description="File of needles, JSON lines. null: the built-in ones.")
+    items: ConfigPath | None = Field(
+        None,
+        description="File of needles, one JSON object a line with id, wordings, question, answer and foil, as tasks "
+        "take it. null: the built-in ones.",
+    )
     filler: str = Field(
         RopeOptions.filler,
         description="Text around the needles: prose, repeated, shuffled, or a text file as file:PATH, repeated:PATH or "
         "shuffled:PATH (as seen from the current folder).",
     )
-    seed: Annotated[int, Field(ge=0)] = Field(RopeOptions.seed, description="Draws all that is random.")
+    seed: Natural = Field(RopeOptions.seed, description="Draws all that is random.")
     n_heads: Positive = Field(RopeOptions.n_heads, description="Retrieval heads to choose on the unscaled model.")
     margin_logprob: Margin = Field(
-        Margins.logprob, description="Loss of the answer's log-probability that is ruled out where it is kept, nats."
+        Margins.logprob, description="An answer is kept where a loss of this much log-probability is ruled out, nats."
     )
     margin_advantage: Margin = Field(Margins.advantage, description="The same of the needle's advantage, nats.")
-    margin_loss: Margin = Field(Margins.loss, description="The same of the loss of the text's tokens, nats a token.")
+    margin_loss: Margin = Field(Margins.loss, description="The same of a rise of the text's loss, nats a token.")
     dtype: Dtype = None
     device_map: DeviceMap = None
     attn_implementation: AttnImplementation = None

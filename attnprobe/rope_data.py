@@ -15,7 +15,7 @@ from attnprobe.rope_options import RopeOptions
 
 BY_NEEDLE = ("logprob", "advantage", "mass", "retrieval")
 """Metrics of one needle: their values share texts and items. Those of a whole text have one value a text."""
-BY_TEXT = ("loss", "sink", "entropy", "spectrum")
+BY_TEXT = ("loss", "sink", "entropy", "moved")
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,9 @@ class RopeData:
         the asked needle, mean over layers and heads; ``retrieval``: mean retrieval score of the chosen heads.
     text
         ``BY_TEXT``: float64 [...]. ``loss``: mean over the prompt's tokens, nats; ``sink``: mass of the first token;
-        ``entropy``: see :func:`attnprobe.rope_cells.spread`; ``spectrum``: half the sum of absolute differences between
+        ``entropy``: see :func:`attnprobe.rope_cells.spread`; ``moved``: half the sum of absolute differences between
         a head's mass by distance and that of the same head of the unscaled model in its window
-        (:meth:`RopePlan.reference`), each made up to 1 over the distances that both have; mean over heads.
+        (:meth:`RopePlan.reference`), each made up to 1 over the bins that both have; mean over heads.
     slices
         float64 [..., part]: share of ten equal parts of the documents.
     distance, distance_edges
@@ -147,7 +147,8 @@ class RopeData:
 
 
 def _turns_like(first: Mapping[str, Any], second: Mapping[str, Any] | None) -> bool:
-    return second is not None and all(
-        (one["sha256"], one["attention_scaling"]) == (second[name]["sha256"], second[name]["attention_scaling"])
-        for name, one in first.items()
+    one, other = (
+        {name: (used["sha256"], used["attention_scaling"]) for name, used in (in_use or {}).items()}
+        for in_use in (first, second)
     )
+    return one == other

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -16,7 +17,6 @@ from typing import Any
 
 from attnprobe.about_file import read_about
 from attnprobe.arguments import fraction, whole_number
-from attnprobe.errors import InputError, RunFileError
 from attnprobe.rope_data import RopePlan
 from attnprobe.rope_findings import RopeFindings, findings
 from attnprobe.rope_needles import text_key
@@ -63,10 +63,10 @@ def rope_about(path: Path) -> dict[str, Any]:
     RunFileError
         It is damaged, or does not belong to the cells.
     """
-    return read_about(path / ABOUT, "comparison of RoPE scalings", SCHEMA, _check, _cell_keys)
+    return read_about(path / ABOUT, "comparison of RoPE scalings", SCHEMA, _plan_of, _cell_keys)
 
 
-def read_rope(path: Path) -> RopeFindings:
+def read_rope(path: str | os.PathLike[str]) -> RopeFindings:
     """Read and judge what was measured so far, whether that is all or not.
 
     Raises
@@ -76,16 +76,8 @@ def read_rope(path: Path) -> RopeFindings:
     RunFileError
         A file is damaged.
     """
-    plan = _plan_of(rope_about(path))
-    try:
-        return findings(read_rope_data(path, plan))
-    except InputError:
-        raise
-    except (KeyError, TypeError, ValueError) as error:
-        raise RunFileError(
-            f"{path}: a cell is damaged, or cells do not fit together ({error}); delete what is damaged, and run the "
-            "same command again"
-        ) from error
+    folder = Path(path)
+    return findings(read_rope_data(folder, _plan_of(rope_about(folder))))
 
 
 def _plan_of(content: Mapping[str, Any]) -> RopePlan:
@@ -98,10 +90,6 @@ def _plan_of(content: Mapping[str, Any]) -> RopePlan:
     fraction("level", options["level"])
     options |= {"margins": Margins(**options["margins"])}
     return RopePlan(model, scalings, RopeOptions(**options), whole_number("window", content["window"], 1))
-
-
-def _check(content: Mapping[str, Any]) -> None:
-    _plan_of(content)
 
 
 def _cell_keys(content: Mapping[str, Any]) -> dict[str, list[str]]:

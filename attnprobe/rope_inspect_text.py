@@ -61,10 +61,11 @@ def _scaling_table(found: RopeInspection) -> list[str]:
     return [
         *table(header, rows, (False, *(True,) * 7)),
         *wrapped(
-            "logits x: square of the rotary attention scaling, for the part of a logit that rotates; slowed: the "
-            "slowest pair, times; no turn: pairs that do not complete one within the length; new: pairs that reach "
-            "angles which training never showed; farthest: the largest angle over the largest seen; below 0: the first "
-            "distance at which a key like the query is expected to score below a random one (Men et al. 2024)"
+            "logits x: square of the rotary attention scaling, for the part of a logit that rotates; slowed: how many "
+            "times slower the pair turns that is slowed the most; no turn: pairs that do not complete one within the "
+            "length; new: pairs that reach angles which training never showed; farthest: of pairs that completed no "
+            "turn in training, the largest angle over the largest seen there; below 0: the first distance at which a "
+            "key like the query is expected to score below a random one (Men et al. 2024)"
         ),
     ]
 

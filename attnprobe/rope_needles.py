@@ -21,6 +21,7 @@ from attnprobe.tasks.cell import Form
 from attnprobe.tasks.filler import filler_source
 from attnprobe.tasks.haystack import Frame, Placed, in_filler
 from attnprobe.tasks.items import NeedleItem
+from attnprobe.terminal import count
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,9 @@ def needle_text(
     """
     n_depths = len(options.depths)
     if len(items) < n_depths:
-        raise InputError(f"{len(items)} needles for {n_depths} depths; give fewer depths, or a file with more needles")
+        raise InputError(
+            f"{count(len(items), 'needle')} for {n_depths} depths; give fewer depths, or a file with more needles"
+        )
     by_depth = [items[place] for place in arrangement(len(items), n_depths, number + 1, options.seed)[number]]
     _check(by_depth, number)
     placed = tuple(
@@ -113,7 +116,13 @@ def needle_text(
     for place, item in enumerate(by_depth):
         frame = Frame(placed, item.question, Form())
         # The prompts of a text differ in their last sentence of filler, so that all have the same length.
-        n_answer = len(encode_answer(frame.prompt().encode(tokenizer), tokenizer, item.answer)[0])
+        bare = frame.prompt().encode(tokenizer)
+        n_answer = len(encode_answer(bare, tokenizer, item.answer)[0])
+        if length < (shortest := bare.n_tokens + n_answer):
+            raise InputError(
+                f"a length of {length} tokens is too short: prompt and answer of the needle {quoted(item.id)} have "
+                f"{shortest} without any filler, the minimum"
+            )
         found = in_filler(
             frame,
             filler_source(options.filler, item),
@@ -157,12 +166,13 @@ def arrangement(n_items: int, n_depths: int, n_texts: int, seed: int) -> list[li
 def _check(items: Sequence[NeedleItem], number: int) -> None:
     """Refuse a text in which one needle answers another one's question, or does not hold its own answer as written."""
     for one in items:
-        needle_place(
-            one.wording(number),
-            "answer",
-            one.answers,
-            f"wording {number % len(one.wordings)} of the needle {quoted(one.id)}",
-        )
+        wording = f"wording {number % len(one.wordings)} of the needle {quoted(one.id)}"
+        try:
+            needle_place(one.wording(number), "answer", one.answers, wording)
+        except InputError as error:
+            raise InputError(
+                f"{wording} does not hold the answer {quoted(one.answer)} word for word; write it"
+            ) from error
         for other in items:
             if one is not other and holds_answer(other.wording(number), one.answers):
                 raise InputError(

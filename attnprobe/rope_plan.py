@@ -13,7 +13,7 @@ from attnprobe.batch import prefill_chunk_of
 from attnprobe.estimate import ModelShape, Rates, Workload, memory, model_shape, output_seconds, probe
 from attnprobe.extras import n_distance_bins
 from attnprobe.plan import about_model
-from attnprobe.plan_study import CELL_SECONDS, Pass, check_interface, pass_seconds
+from attnprobe.plan_study import CELL_SECONDS, Pass, pass_seconds
 from attnprobe.prefix_cache import keeps_every_key, n_taken_over, turned_for
 from attnprobe.prompt import encode_answer
 from attnprobe.rope_cells import SLICES
@@ -149,7 +149,6 @@ def plan_scalings(
     with work_bar("reading the model's config", None, quiet):
         drawn = scaled_blueprints(model, scalings, dict(loading or {}))
     plain = drawn[UNSCALED]
-    check_interface(plain.lm)
     texts: list[list[_Question]] = []
     disk = 0
     shape = model_shape(plain.lm)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +78,7 @@ def read_rope_data(out: Path, plan: RopePlan) -> RopeData:
             "loss": loss,
             "sink": mean_of_defined(raw["sink"], axis=-1),
             "entropy": mean_of_defined(raw["entropy"], axis=-1),
-            "spectrum": _spectrum(cells, plan, shape),
+            "moved": _moved(cells, plan, shape),
         },
         slices=mean_of_defined(raw["slices"], axis=3),
         distance=distance,
@@ -94,8 +95,16 @@ def read_rope_data(out: Path, plan: RopePlan) -> RopeData:
         ),
         incomplete=incomplete,
         weights=weights,
-        warnings=tuple(sorted({warning for facts, _ in cells.values() for warning in facts["warnings"]})),
+        warnings=one_of_each_kind(sorted({warning for facts, _ in cells.values() for warning in facts["warnings"]})),
     )
+
+
+def one_of_each_kind(warnings: Sequence[str]) -> tuple[str, ...]:
+    """Warnings that differ in numbers alone before their first colon are of a kind: the first, and how many more."""
+    kinds: dict[str, list[str]] = {}
+    for warning in warnings:
+        kinds.setdefault(re.sub(r"\d+", "#", warning.partition(":")[0]), []).append(warning)
+    return tuple(first + (f" ({len(more)} more like this)" if more else "") for first, *more in kinds.values())
 
 
 _Cells = dict[tuple[int, int, int], tuple[dict[str, Any], dict[str, np.ndarray]]]
@@ -117,11 +126,48 @@ def _cells(out: Path, plan: RopePlan) -> tuple[_Cells, dict[str, str]]:
                     incomplete[f"{name}, {length} tokens, text {number}"] = why
                 else:
                     facts, arrays = record["result"], store.get(record["key"])
-                    if lacking := sorted(set(facts["arrays"]) - set(arrays)):
+                    _, first = next(iter(cells.values()), (facts, arrays))
+                    try:
+                        _check_cell(facts, arrays, first, plan.options, (number, length))
+                    except (AttributeError, KeyError, TypeError, ValueError) as error:
                         file = store.arrays / f"{record['key']}.safetensors"
-                        raise RunFileError(f"{file} is damaged: it lacks {', '.join(lacking)}; {MEND}")
+                        why = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+                        raise RunFileError(f"{file} or its cell's line in cells/ is damaged: {why}; {MEND}") from error
                     cells[scaling, i, number] = facts, arrays
     return cells, incomplete
+
+
+def _check_cell(
+    facts: Mapping[str, Any],
+    arrays: Mapping[str, np.ndarray],
+    first: Mapping[str, np.ndarray],
+    options: RopeOptions,
+    place: tuple[int, int],
+) -> None:
+    """Refuse what is no cell of this text, in the form of the first one's arrays: ValueError, KeyError or the like."""
+    if lacking := sorted({*facts["arrays"], *first} - {*arrays, "loss"}):
+        raise ValueError(f"it lacks {', '.join(lacking)}")
+    depths, heads = len(options.depths), first["mass"].shape[1:]
+    wanted = dict.fromkeys(("logprob", "sink", "entropy"), (depths,))
+    wanted |= dict.fromkeys(("mass", "advantage", "retrieval"), (depths, *heads))
+    wanted |= {"slices": (depths, *first["slices"].shape[1:]), "distance": (*heads, n_distance_bins(place[1]))}
+    if "loss" in facts["arrays"]:
+        wanted["loss"] = (max(arrays["loss"].size, 1),)
+    for name, shape in wanted.items():
+        if arrays[name].shape != shape:
+            raise ValueError(f"{name} has the shape {list(arrays[name].shape)}, not {list(shape)}")
+    if (facts["text"], facts["length"]) != place:
+        raise ValueError(f"it is text {facts['text']} of {facts['length']} tokens")
+    if len(facts["needles"]) != depths:
+        raise ValueError(f"it has {len(facts['needles'])} needles, not {depths}")
+    in_use = list(facts["rope"].values())
+    texts = [needle["item"] for needle in facts["needles"]] + [used["sha256"] for used in in_use]
+    texts += [facts["ids_sha256"], facts["weights_sample_sha256"], *facts["warnings"]]
+    numbers = [number for used in in_use for number in (used["attention_scaling"], *used["inv_freq"][:1])]
+    if not all(isinstance(text, str) for text in texts) or not all(
+        isinstance(number, int | float) for number in numbers
+    ):
+        raise TypeError("a text or a number is none")
 
 
 def _items(cells: _Cells, plan: RopePlan) -> tuple[tuple[str, ...], ...]:
@@ -182,7 +228,7 @@ def held_out_retrieval(
     return tuple(chosen), scores
 
 
-def _spectrum(cells: _Cells, plan: RopePlan, shape: tuple[int, int, int]) -> np.ndarray:
+def _moved(cells: _Cells, plan: RopePlan, shape: tuple[int, int, int]) -> np.ndarray:
     found = np.full(shape, np.nan)
     for (scaling, length, number), (_, arrays) in cells.items():
         reference = plan.reference(length)

@@ -18,6 +18,7 @@ from attnprobe.blueprint import Blueprint, blueprint
 from attnprobe.errors import InputError
 from attnprobe.grid import Cell, run_cells
 from attnprobe.grid_folder import GRID, grid_content, same_grid
+from attnprobe.plan_study import check_interface
 from attnprobe.prefix_cache import keeps_every_key
 from attnprobe.rope_cells import measure_text
 from attnprobe.rope_data import RopeData, RopePlan
@@ -26,7 +27,7 @@ from attnprobe.rope_needles import NeedleText, needle_text, text_key
 from attnprobe.rope_options import UNSCALED, RopeOptions, scaling_names
 from attnprobe.rope_read import folder_of, read_rope_data
 from attnprobe.run_settings import weights_sample
-from attnprobe.study_folder import CellStore, make_folders
+from attnprobe.study_folder import CellStore, all_done, make_folders
 from attnprobe.tasks.items import NeedleItem
 from attnprobe.terminal import count, say
 
@@ -91,6 +92,7 @@ def measure_scalings(
 
     for number in range(options.texts):
         text(number, options.lengths[0])  # what cannot be built is said before anything is loaded
+    text(0, options.lengths[-1])  # filler of a file may end before that
     items_hash = hashlib.sha256(json.dumps([asdict(item) for item in items]).encode()).hexdigest()
     config = {
         "kind": "rope",
@@ -113,12 +115,12 @@ def measure_scalings(
             same_grid(there, grid_content(own, [cell.key for cell in cells]), there)
     make_folders(out, *map(folder_of, names))
     describe(out, plan, _asked(plain, loading, items_hash))
-    complete = True
     for name, own in configs.items():
         say(f"scaling {name}", quiet)
         folder = out / folder_of(name)
-        done = _measure_scaling(model, name, cells, folder, loading, own, retry_failed=retry_failed, quiet=quiet)
-        complete = done and complete
+        _measure_scaling(model, name, cells, folder, loading, own, retry_failed=retry_failed, quiet=quiet)
+    # only now: another process may have ended a scaling after this one went on to the next
+    complete = all(all_done(out / folder_of(name) / "cells") for name in names)
     return read_rope_data(out, plan) if complete else None
 
 
@@ -128,11 +130,12 @@ def scaled_blueprints(model: str, scalings: Sequence[str], loading: Mapping[str,
     Raises
     ------
     InputError
-        A scaling that the model cannot take; a model without a trained length.
+        A scaling that the model cannot take; a model without a trained length, or whose attention cannot be watched.
     """
     drawn = {name: blueprint(model, rope=name, **loading) for name in scaling_names(scalings)}
     if drawn[UNSCALED].lm.max_positions is None:
         raise InputError(f"{model} has no trained length, so nothing can be said to lie in or beyond its window")
+    check_interface(drawn[UNSCALED].lm)
     return drawn
 
 
@@ -157,8 +160,8 @@ def _measure_scaling(
     *,
     retry_failed: bool,
     quiet: bool,
-) -> bool:
-    """Measure the cells of one scaling; whether those of all processes are done. Weights are loaded when needed."""
+) -> None:
+    """Measure this process's cells of one scaling. Weights are loaded when needed."""
     from attnprobe.models import load
 
     store = CellStore.open(folder)
@@ -173,4 +176,4 @@ def _measure_scaling(
         store.put(cell.key, result)
         return {**result.facts, "weights_sample_sha256": weights}
 
-    return run_cells(folder / "cells", config, cells, do, quiet=quiet, retry_failed=retry_failed).complete
+    run_cells(folder / "cells", config, cells, do, quiet=quiet, retry_failed=retry_failed)

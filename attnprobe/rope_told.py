@@ -6,16 +6,18 @@ from attnprobe.curve import middle_positions
 from attnprobe.rope_data import BY_NEEDLE, BY_TEXT
 from attnprobe.rope_findings import RopeFindings
 from attnprobe.rope_options import short_name
-from attnprobe.rope_verdict import JUDGED, Contrast, ScalingVerdict
+from attnprobe.rope_verdict import JUDGED, KEPT, AtLength, Contrast, ScalingVerdict
 from attnprobe.terminal import count, decimal, percent
 from attnprobe.told import Table, Verdict
 
+_REFERENCE = "reference"
+_DIGITS = {"logprob": 2, "advantage": 2, "loss": 3}  # so that a bound is told from a margin of 0.05
 _UNITS = {"logprob": "nats", "advantage": "nats", "loss": "nats a token"}
 
 
 def verdict_of(found: RopeFindings) -> Verdict:
     """How far each scaling reaches, and in a line each what it costs in the window and where it holds."""
-    lines = [setup(found)]
+    lines = [setup(found), f"Reach: {reach_meaning(found)}"]
     for number, one in enumerate(found.verdicts):
         own = (same_frequencies(found, number), in_window_cost(one), middle_states(one))
         lines += [f"{short_name(one.scaling)}: {text}" for text in own if text]
@@ -35,6 +37,21 @@ def setup(found: RopeFindings) -> str:
         f"{plan.model}: {count(len(plan.scalings), 'RoPE scaling')}, trained on {plan.window:,} positions; "
         f"{count(plan.options.texts, 'text')} of each length with a needle at "
         f"{count(len(plan.options.depths), 'depth')}, {count(found.data.n_items, 'item')}, answers forced"
+        f"{'' if len(plan.inside) < len(plan.lengths) else '; none of the lengths lies beyond the window'}"
+    )
+
+
+def reach_meaning(found: RopeFindings) -> str:
+    """What reach is."""
+    depths = found.data.plan.options.depths
+    middle = middle_positions(len(depths))
+    if not middle:
+        return f"unknown, as none of {count(len(depths), 'depth')} lies in the middle; it takes three depths"
+    return (
+        "the longest length measured up to which the needles in the middle (depth "
+        f"{', '.join(f'{depths[i]:g}' for i in middle)}) keep their advantage and their answers' log-probability, "
+        "against the unscaled model in its window (its longest length inside, for lengths beyond), which itself is the "
+        "reference there"
     )
 
 
@@ -52,15 +69,17 @@ def in_window_cost(one: ScalingVerdict) -> str | None:
 
 
 def gains(one: ScalingVerdict) -> list[str]:
-    """What a scaling gains beyond the window, a sentence a length."""
+    """What a scaling gains or loses beyond the window, where the unscaled model falls itself; a sentence a length."""
     return [
-        f"gain at {at.length:,}: {_contrasts(at.same_length)}" for at in one.lengths if at.same_length and not at.inside
+        f"against the unscaled model at {at.length:,}: {_contrasts(at.same_length)}"
+        for at in one.lengths
+        if at.same_length and not at.inside
     ]
 
 
 def middle_states(one: ScalingVerdict) -> str:
     """How the needles in the middle fare, by length."""
-    return f"middle needles: {', '.join(f'{at.length:,} {at.middle_state}' for at in one.lengths)}"
+    return f"middle needles: {', '.join(f'{at.length:,} {_middle_state(at)}' for at in one.lengths)}"
 
 
 def overview_table(found: RopeFindings) -> Table:
@@ -82,16 +101,17 @@ def overview_table(found: RopeFindings) -> Table:
                     percent(found.curves[s][i].middle, 0),
                     percent(mean["sink"], 0),
                     decimal(mean["entropy"], 1),
-                    decimal(mean["spectrum"]),
+                    decimal(mean["moved"]),
                 )
             )
     legend = (
-        "* beyond the window. Means of the needle that is asked for, over items: logprob, log-probability of its "
-        "answer (nats); adv, advantage over the other documents (nats); mass; retr, retrieval score of "
+        "* beyond the window. Means over texts, of the needle that is asked for: logprob, log-probability of its "
+        "answer (nats); adv, advantage over the other documents (nats); mass; retr, retrieval score (part of the "
+        "needle's tokens that are looked at most while they are copied) of "
         f"{count(plan.options.n_heads, 'head')} chosen on the unscaled model's shortest texts, on the other half of "
-        "the items. Of whole texts: loss (nats a token); middle, share of the documents' two central tenths; sink, "
-        "mass of the first token; entropy of a head's row-averaged mass over all other tokens (nats); moved, part of a "
-        "head's mass by distance that is elsewhere, against the unscaled model in its window."
+        "the items. Of whole texts: loss (nats a token); middle, share of the documents' two central tenths (even: "
+        "20 %); sink, mass of the first token; entropy of a head's row-averaged mass over all other tokens (nats); "
+        "moved, part of a head's mass that lies at other distances than with the unscaled model in its window."
     )
     metrics = ("logprob", "adv", "mass", "retr", "loss", "middle", "sink", "entropy", "moved")
     header = ("scaling", "tokens", *metrics)
@@ -103,20 +123,18 @@ def verdict_table(found: RopeFindings) -> Table:
     options = found.data.plan.options
     rows = []
     for one in found.verdicts:
-        cost = [f"{each.state} {_signed(each.interval.estimate)}".removesuffix(" -") for each in one.cost] or [
+        cost = [f"{each.state} {_signed(each, each.interval.estimate)}".removesuffix(" -") for each in one.cost] or [
             "-"
         ] * len(JUDGED)
-        rows.append((short_name(one.scaling), *cost, _reach(one)))
-    where = ", ".join(f"{options.depths[i]:g}" for i in middle_positions(len(options.depths)))
+        rows.append((short_name(one.scaling), *cost, _reached(one)))
     margins = options.margins
     note = (
-        f"Cost and gain: less the unscaled model on the same texts, {percent(options.level, 0)} intervals over texts "
-        "and items (loss: texts), each by "
-        f"itself. kept: a loss of {margins.logprob:g} nats of log-probability, {margins.advantage:g} nats of "
-        f"advantage or {margins.loss:g} nats of loss a token is ruled out; gained: better, and perhaps by that much; "
-        "lowered: worse; lost: worse by more than that. Reach: the longest length up to which the needles in the "
-        f"middle (depth {where}) keep advantage and log-probability at every length, against the unscaled model in "
-        "its window (its longest length inside, for lengths beyond)."
+        f"Less the unscaled model on the same texts, {percent(options.level, 0)} intervals over texts and items (loss: "
+        "texts), each by itself, not adjusted for their number. "
+        f"kept: worse by {_nats(margins.logprob)} (logprob), {_nats(margins.advantage)} (advantage) or "
+        f"{_nats(margins.loss)} a token (loss) is ruled out; gained: better, and perhaps by that much; lowered: worse, "
+        "and perhaps by that much; lost: worse by more than that; unclear: none of these; unknown: no interval. "
+        f"Reach: {reach_meaning(found)}."
     )
     header = ("scaling", *JUDGED, "reach")
     return Table("In-window cost and reach", header, tuple(rows), (False,) * len(header), note)
@@ -135,12 +153,11 @@ def why_no_interval(found: RopeFindings) -> list[str]:
 
 def _middle_table(found: RopeFindings) -> Table:
     rows = []
-    for number, one in enumerate(found.verdicts):
+    for one in found.verdicts:
         for at in one.lengths:
-            is_reference = number == 0 and at.inside
-            held = {each.metric: "reference" if is_reference else _cell(each) for each in at.middle}
+            held = {each.metric: _REFERENCE if _is_reference(at) else _cell(each) for each in at.middle}
             cells = [held.get(metric, "-") for metric in ("logprob", "advantage")]
-            rows.append((short_name(one.scaling), _length(at.length, at.inside), *cells, at.middle_state))
+            rows.append((short_name(one.scaling), _length(at.length, at.inside), *cells, _middle_state(at)))
     header = ("scaling", "tokens", "logprob (nats)", "advantage (nats)", "both")
     note = "* beyond the window. Less the unscaled model in its window: at the same length, or its longest one inside."
     return Table("Needles in the middle", header, tuple(rows), (False, True, False, False, False), note)
@@ -157,6 +174,20 @@ def _same_length_table(found: RopeFindings) -> Table:
     return Table(
         "Less the unscaled model at the same length", header, tuple(rows), (False, True, False, False, False), note
     )
+
+
+def _is_reference(at: AtLength) -> bool:
+    """Whether this is the unscaled model in its window, which all else is compared with."""
+    return at.inside and not at.same_length
+
+
+def _middle_state(at: AtLength) -> str:
+    """A state; what is kept of the reference by itself says nothing."""
+    return _REFERENCE if _is_reference(at) and at.middle_state == KEPT else at.middle_state
+
+
+def _nats(margin: float) -> str:
+    return f"{margin:g} nat{'' if margin == 1 else 's'}"
 
 
 def _length(length: int, inside: bool) -> str:
@@ -177,22 +208,20 @@ def _cell(one: Contrast) -> str:
 
 def _bounds(one: Contrast) -> str:
     low, high = one.interval.low, one.interval.high
-    between = "" if low is None or high is None else f" ({_signed(low)} to {_signed(high)})"
-    return f"{_signed(one.interval.estimate)}{between}"
+    between = "" if low is None or high is None else f" ({_signed(one, low)} to {_signed(one, high)})"
+    return f"{_signed(one, one.interval.estimate)}{between}"
 
 
-def _signed(value: float | None) -> str:
+def _signed(one: Contrast, value: float | None) -> str:
     """A difference; one that is rounded to nothing has no minus."""
-    return "-" if value is None else f"{round(value, 2) + 0.0:+.2f}"
+    digits = _DIGITS[one.metric]
+    return "-" if value is None else f"{round(value, digits) + 0.0:+.{digits}f}"
 
 
 def _reached(one: ScalingVerdict) -> str:
-    """``8,192``, or what stands at the shortest length where nothing is reached: ``lost at 2,048``."""
-    return f"{one.lengths[0].middle_state} at {one.lengths[0].length:,}" if one.reach is None else f"{one.reach:,}"
-
-
-def _reach(one: ScalingVerdict) -> str:
-    """``8,192; 16,384 unclear``: the reach, and what stands at the next length."""
-    reached = [f"{at.length:,}" for at in one.lengths if one.reach is not None and at.length <= one.reach]
-    after = one.lengths[len(reached) : len(reached) + 1]
-    return "; ".join([*reached[-1:], *(f"{at.length:,} {at.middle_state}" for at in after)])
+    """``8,192 (16,384 unclear)``: the reach and what stands at the next length; ``lost at 2,048`` without a reach."""
+    if one.reach is None:
+        return f"{one.lengths[0].middle_state} at {one.lengths[0].length:,}"
+    longer = [at for at in one.lengths if at.length > one.reach]
+    after = f" ({longer[0].length:,} {longer[0].middle_state})" if longer else " or more"
+    return f"{one.reach:,}{after}"

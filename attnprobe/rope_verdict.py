@@ -35,9 +35,10 @@ class Contrast:
     margin
         What still counts as kept.
     state
-        ``kept``: the interval leaves out a loss of the margin or more. ``gained``: it also lies above 0 and reaches
-        a gain of the margin or more. ``lost``: all of it is a loss beyond the margin. ``lowered``: all of it is a loss,
-        which may be smaller than the margin or not. ``unclear``: none of these. ``unknown``: there is no interval.
+        ``kept``: the interval leaves out a loss of the margin or more, though all of it may be a smaller loss.
+        ``gained``: it also lies above 0 and reaches a gain of the margin or more. ``lost``: all of it is a loss beyond
+        the margin. ``lowered``: all of it is a loss, which may be the margin or more. ``unclear``: none of these.
+        ``unknown``: there is no interval.
     """
 
     metric: str
@@ -66,7 +67,7 @@ class AtLength:
     inside
         Whether it is within the trained window.
     same_length
-        Against the unscaled model at the same length: a regression where that is inside the window, a gain beyond it.
+        Against the unscaled model at the same length: a cost where that is inside the window, a gain beyond it.
     middle
         Of the needles in the middle, against the unscaled model in its window: at the same length inside it, at the
         longest length inside it beyond; empty where no length is inside.
@@ -104,7 +105,11 @@ class ScalingVerdict:
 
     @property
     def reach(self) -> int | None:
-        """The longest length up to which the middle needle keeps advantage and log-probability at every length."""
+        """The longest length up to which the middle needles keep advantage and log-probability at every length.
+
+        In the window the unscaled model is its own reference. One scaling's lengths and metrics need no adjustment for
+        their number, as a length counts only where all of them agree up to it.
+        """
         reached = None
         for one in self.lengths:
             if one.middle_state not in (KEPT, GAINED):
@@ -114,7 +119,7 @@ class ScalingVerdict:
 
     @property
     def fails_at(self) -> int | None:
-        """The shortest length at which the middle needle has lost its advantage or its log-probability for certain."""
+        """The shortest length at which the middle needles' advantage or log-probability is lost or lowered."""
         return next((one.length for one in self.lengths if one.middle_state in (LOST, LOWERED)), None)
 
     def to_dict(self) -> dict[str, Any]:
@@ -175,7 +180,8 @@ def _contrast(
 ) -> Contrast:
     """A scaling at some lengths less the unscaled model at theirs: on each text and needle."""
     values = data.of(metric)
-    differences = [values[scaling, own] - values[0, other] for own, other in pairs]
+    with np.errstate(invalid="ignore"):  # inf - inf is the NaN that is meant
+        differences = [values[scaling, own] - values[0, other] for own, other in pairs]
     options = data.plan.options
     interval = data.interval(metric, mean_of_defined(np.stack(differences), axis=0), depths)
     margin = options.margins.of(metric)

@@ -13,6 +13,7 @@ from attnprobe.config_fields import (
     DeviceMap,
     Dtype,
     ModelConfig,
+    Natural,
     Positive,
     Revision,
     Rope,
@@ -66,7 +67,7 @@ class StudyConfig(ModelConfig):
         description="Random base orders of each question's documents; two or more tell what a document does at a "
         "position from noise.",
     )
-    seed: Annotated[int, Field(ge=0)] = Field(StudyOptions.seed, description="Draws all that is random.")
+    seed: Natural = Field(StudyOptions.seed, description="Draws all that is random.")
     length_matched: bool = Field(
         StudyOptions.length_matched,
         description="Fill shorter documents up with neutral text to the tokens of the longest one of their question.",

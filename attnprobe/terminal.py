@@ -71,10 +71,10 @@ def percent(value: float | None, digits: int = 1) -> str:
 
 
 def decimal(value: float | None, digits: int = 2) -> str:
-    """A number with fixed decimals; ``-`` where undefined, ``inf`` or ``-inf`` where infinite."""
+    """A number with fixed decimals, without the minus of a zero; ``-`` where undefined, ``inf`` where infinite."""
     if value is None or math.isnan(value):
         return "-"
-    return f"{value:.{digits}f}" if math.isfinite(value) else str(value)
+    return f"{round(value, digits) + 0.0:.{digits}f}" if math.isfinite(value) else str(value)
 
 
 def p_text(p: float | None) -> str:

@@ -18,7 +18,7 @@ from attnprobe.report.map_figures import answer_figure, head_figure, layer_figur
 from attnprobe.report.matrix_figures import depths_figure
 from attnprobe.report.needle_figure import Needle, needle_figure
 from attnprobe.report.prompt_figure import prompt_figure
-from attnprobe.report.rope_matrix_figure import scaling_losses_figure, scaling_needles_figure, scalings_figure
+from attnprobe.report.rope_matrix_figure import ROPE_DRAWINGS
 from attnprobe.report.scatter_figure import scatter_figure
 from attnprobe.report.sink_figure import sink_figure
 from attnprobe.report.spectrum_figure import spectrum_figure
@@ -76,9 +76,7 @@ KINDS: Mapping[str, Kind] = {
     "parts": Kind("task", decomposition_figure),
     "link": Kind("task", link_figure),
     "scatter": Kind("task", scatter_figure),
-    "scalings": Kind("rope", scalings_figure),
-    "scaling-needles": Kind("rope", scaling_needles_figure),
-    "scaling-losses": Kind("rope", scaling_losses_figure),
+    **{name: Kind("rope", draw) for name, draw in ROPE_DRAWINGS.items()},
 }
 """By name; :data:`attnprobe.report.figure_kinds.ABOUT` says what each shows."""
 

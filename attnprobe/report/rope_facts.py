@@ -15,7 +15,7 @@ from attnprobe.told import Table
 _SHOWN = 12  # characters of a hash of frequencies, which only tells them apart
 
 
-def rope_facts_table(about: Mapping[str, Any], data: RopeData, weights: str) -> Table:
+def rope_facts_table(about: Mapping[str, Any], data: RopeData) -> Table:
     """What was measured and how.
 
     Parameters
@@ -24,8 +24,6 @@ def rope_facts_table(about: Mapping[str, Any], data: RopeData, weights: str) -> 
         What ``rope.json`` says.
     data
         What was measured.
-    weights
-        SHA-256 of a sample of the model's weights.
     """
     plan, options = data.plan, data.plan.options
     margins = options.margins
@@ -37,7 +35,7 @@ def rope_facts_table(about: Mapping[str, Any], data: RopeData, weights: str) -> 
         "revision": asked.get("revision"),
         "dtype": asked.get("dtype"),
         "attention implementation": asked.get("attn_implementation"),
-        "weights, SHA-256 of a sample": weights,
+        "weights, SHA-256 of a sample": data.weights,
         "trained window": f"{plan.window:,} tokens",
         "scalings": ", ".join(map(short_name, plan.scalings)),
         "lengths": f"{', '.join(f'{length:,}' for length in plan.lengths)} tokens of prompt and answer",

@@ -131,8 +131,8 @@ def scaling_losses_figure(found: RopeFindings, *, width: Width = "column") -> An
         "position of the token (k = 1024)",
         "loss (nats a token)",
         f"{_model(found)}: loss of the text's tokens, by RoPE scaling and length",
-        f"Mean over {_texts(found)}; {_level(found)} t intervals. Black: the unscaled model; grey line: the end of its "
-        f"window.{_few(found)}",
+        f"Mean over {_texts(found)}; {_level(found)} t intervals. Black: the unscaled model; blue: with the scaling"
+        f"{'; grey line: the end of the window' if plan.window < plan.lengths[-1] else ''}.{_few(found)}",
         width,
     )
     axis = figure.axes[0].xaxis
@@ -142,11 +142,11 @@ def scaling_losses_figure(found: RopeFindings, *, width: Width = "column") -> An
 
 
 ROPE_DRAWINGS: Mapping[str, Callable[..., Any]] = {
-    "curve": scalings_figure,
-    "needle": scaling_needles_figure,
-    "loss": scaling_losses_figure,
+    "scalings": scalings_figure,
+    "scaling-needles": scaling_needles_figure,
+    "scaling-losses": scaling_losses_figure,
 }
-"""Every picture by the name of its file."""
+"""Every picture by its name, which is a kind of ``attnprobe figure`` and the name of the file."""
 
 
 def save_rope_figures(found: RopeFindings, folder: Path) -> list[Path]:

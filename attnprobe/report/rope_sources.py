@@ -80,7 +80,7 @@ def _series(name: str, path: Path, found: RopeFindings) -> ResultSeries:
         name,
         verdict_of(found),
         (*rope_tables(found), frequencies_table(data)),
-        rope_facts_table(rope_about(path), data, data.weights),
+        rope_facts_table(rope_about(path), data),
         {kind: partial(draw, found, width="page") for kind, draw in ROPE_DRAWINGS.items()},
         (*why_no_interval(found), *data.warnings),
         data.incomplete,

@@ -97,10 +97,13 @@ class FillerCheck:
         for finding in self.findings:
             if finding.verdict == "refuse":
                 held = ", ".join(map(quoted, finding.texts))
-                what = "the answer" if finding.kind == "answer" else f"what looks like the answer (a {finding.kind})"
+                is_answer = finding.kind == "answer"
+                what = "the answer" if is_answer else f"what looks like the answer (a {finding.kind})"
+                # Comparisons of RoPE scalings have no such option, and no option accepts answers.
+                more = "" if is_answer else ", or, for a task, strict_filler=False"
                 raise InputError(
                     f"the filler {name} holds {what}: {held}; the task would measure a distractor and not the length: "
-                    "take another text, or strict_filler=False to accept all but the answers themselves"
+                    f"take another text{more}"
                 )
         return self
 

@@ -21,6 +21,7 @@ from attnprobe.config_fields import (
     Dtype,
     ModelConfig,
     Natural,
+    Part,
     Positive,
     Revision,
     Rope,
@@ -219,7 +220,7 @@ class _Haystack(_Needles):
 
 
 class _Matrix(_Haystack):
-    depths: list[Annotated[float, Field(ge=0, le=1)]] = Field(
+    depths: list[Part] = Field(
         min_length=1,
         examples=[[0.0, 0.25, 0.5, 0.75, 1.0]],
         description="Where the needle stands: 0 before all of the filler, 1 behind it.",

@@ -7,7 +7,10 @@ import hashlib
 import json
 import shutil
 import struct
+import tracemalloc
+import warnings
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,8 @@ from typer.testing import CliRunner
 import attnprobe as ap
 from attnprobe import rope_study
 from attnprobe.cli import app
+from attnprobe.cli_options import depth_parts
+from attnprobe.cli_rope import compare
 from attnprobe.estimates import json_values
 from attnprobe.grid_config import load_config
 from attnprobe.prompt import encode_answer
@@ -29,7 +34,7 @@ from attnprobe.rope_config import RopeConfig
 from attnprobe.rope_data import RopePlan
 from attnprobe.rope_folder import read_rope, rope_about
 from attnprobe.rope_needles import NeedleText, arrangement, needle_text
-from attnprobe.rope_options import RopeOptions, scaling_names, short_name
+from attnprobe.rope_options import Margins, RopeOptions, scaling_names, short_name
 from attnprobe.tasks.items import NeedleItem
 
 WINDOW = 700
@@ -114,15 +119,20 @@ def test_items_go_round_the_depths(n_items: int, n_depths: int) -> None:
 
 def test_texts_that_cannot_be() -> None:
     tokenizer = with_template(bytelevel, CHATML)
-    with pytest.raises(ap.InputError, match="2 needles for 3 depths; give fewer depths"):
-        needle_text(ITEMS[:2], 0, 480, OPTIONS, tokenizer)
-    with pytest.raises(ap.InputError, match="is too short: the prompt has"):
+    for n_items, message in ((1, "1 needle for 3 depths; give fewer depths"), (2, "2 needles for 3 depths")):
+        with pytest.raises(ap.InputError, match=message):
+            needle_text(ITEMS[:n_items], 0, 480, OPTIONS, tokenizer)
+    with pytest.raises(
+        ap.InputError, match='a length of 90 tokens is too short: prompt and answer of the needle "item'
+    ):
         text_of(90)
     twice = (*ITEMS[:2], replace(ITEMS[2], wordings=("Thing c is Ilse, not 62 cars.",)))
     with pytest.raises(ap.InputError, match='"item2" holds an answer to the question of "item0"'):
         needle_text(twice, 0, 480, OPTIONS, tokenizer)
     spelled = (*ITEMS[:2], replace(ITEMS[2], answer="12 cars", wordings=("Thing c is twelve cars.",)))
-    with pytest.raises(ap.InputError, match='of the needle "item2" does not hold the answer "12 cars" word for word'):
+    with pytest.raises(
+        ap.InputError, match='needle "item2" does not hold the answer "12 cars" word for word; write it'
+    ):
         needle_text(spelled, 0, 480, OPTIONS, tokenizer)
     for options, message in (
         ({"lengths": ()}, "there are no lengths"),
@@ -232,10 +242,52 @@ def test_spread_by_hand() -> None:
     assert entropy == pytest.approx(np.log(40) / 2)
 
 
+def test_spread_where_there_is_nothing_to_spread() -> None:
+    mass = np.zeros((1, 2, 41))
+    mass[0, 0, 0] = 1  # one head gives all to the sink,
+    mass[0, 1, 39:41] = 0.5  # the other one to two tokens behind the documents
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        slices, entropy = spread(mass, 1, 31)
+    assert np.isnan(slices).all()
+    assert entropy == pytest.approx(np.log(2))
+
+
+def test_spread_holds_no_second_copy_of_all_masses() -> None:
+    mass = np.random.default_rng(0).random((16, 4, 20_000), dtype=np.float32)
+    tracemalloc.start()
+    spread(mass, 1, 20_000)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < mass.nbytes
+
+
+def test_documents_that_no_row_sees_have_no_share(make_lm: Any) -> None:
+    """Windows of 7 tokens end behind the documents: what is measured of attention is undefined there, not 0."""
+    lm = make_lm("mistral", max_position_embeddings=WINDOW)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        result = measure_text(lm, needle_text(ITEMS, 0, 480, OPTIONS, bytelevel()))
+    for name in ("slices", "advantage"):
+        assert np.isnan(result.arrays[name]).all()
+    for name in ("logprob", "entropy", "loss"):
+        assert np.isfinite(result.arrays[name]).all()
+
+
 def command(folder: str, needles: Path, out: Path, *more: str) -> Any:
     lengths = ",".join(map(str, LENGTHS))
-    common = ["--needles", str(needles), "--out", str(out), "--lengths", lengths, "--depths", "0,0.5,1", "--texts", "2"]
+    common = ["--items", str(needles), "--out", str(out), "--lengths", lengths, "--depths", "0,0.5,1", "--texts", "2"]
     return CliRunner().invoke(app, ["rope", folder, *common, "--top", "2", *more])
+
+
+def test_the_command_has_the_defaults_of_the_options() -> None:
+    given = {name: one.default for name, one in signature(compare).parameters.items()}
+    wanted = RopeOptions(lengths=(1,))
+    assert depth_parts(given["depths"]) == wanted.depths
+    assert [given[name] for name in ("texts", "filler", "seed", "top")] == [
+        wanted.texts, wanted.filler, wanted.seed, wanted.n_heads
+    ]  # fmt: skip
+    assert Margins(given["margin_logprob"], given["margin_advantage"], given["margin_loss"]) == wanted.margins
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, stop_after: int | None = None) -> list[str]:
@@ -301,7 +353,7 @@ def test_from_the_command_to_the_pictures(
     sink = next(float(row["estimate"]) for row in table if row["metric"] == "sink" and row["length"] == "480")
     assert len(spectrum) == 10  # distances 0 to 511
     assert sum(spectrum) + sink == pytest.approx(1, abs=1e-4)
-    for name in ("curve.png", "needle.png", "loss.png"):
+    for name in ("scalings.png", "scaling-needles.png", "scaling-losses.png"):
         assert (out / name).read_bytes().startswith(b"\x89PNG")
 
     rest.clear()
@@ -322,7 +374,7 @@ def test_from_the_command_to_the_pictures(
     rest.clear()
     config = tmp_path / "rope.yaml"
     lines = ["kind: rope", f"model: {folder}", 'scalings: ["yarn:2", "dynamic:2"]', f"lengths: {list(LENGTHS)}"]
-    lines += ["texts: 2", "depths: [0, 0.5, 1]", f"needles: {needles}", "n_heads: 2", "out: out"]
+    lines += ["texts: 2", "depths: [0, 0.5, 1]", f"items: {needles}", "n_heads: 2", "out: out"]
     config.write_text("\n".join(lines))
     configured = CliRunner().invoke(app, ["run", str(config), "-q"])
     assert configured.exit_code == 0, configured.output
@@ -343,6 +395,31 @@ def test_from_the_command_to_the_pictures(
     assert plan.options.margins.loss == 0.5
     asked = rope_about(out)["asked"]
     assert (asked["class"], asked["dtype"], asked["attn_implementation"]) == ("LlamaForCausalLM", "float32", "sdpa")
+
+
+def test_the_last_process_writes_the_results(
+    folder: str, needles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each leaves one scaling to the other: the second ends the first scaling, the first one ends the second."""
+    original, results = rope_study.measure_text, []
+
+    def compare(process: int) -> Any:
+        monkeypatch.setenv("RANK", str(process))
+        return command(folder, needles, tmp_path / "out", "--scaling", "yarn:2", "--lengths", "480", "-q")
+
+    def measure(lm: Any, text: NeedleText, relief: int = 0) -> Any:
+        if not results and lm.source.rope != "none":
+            results.append(None)
+            results[0] = compare(1)
+            monkeypatch.setenv("RANK", "0")
+        return original(lm, text, relief)
+
+    monkeypatch.setattr(rope_study, "measure_text", measure)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    last = compare(0)
+    assert [one.exit_code for one in (*results, last)] == [0, 0]
+    assert (results[0].stdout, "2 RoPE scalings" in last.stdout) == ("", True)
+    assert (tmp_path / "out" / "summary.json").exists()
 
 
 def test_one_with_other_weights_or_texts_is_not_compared(folder: str, needles: Path, tmp_path: Path) -> None:
@@ -387,6 +464,21 @@ def test_failed_cells_are_said_and_the_rest_judged(
     nothing = command(folder, needles, tmp_path / "none", "--lengths", "480", "--texts", "1", "-q")
     assert nothing.exit_code == 2
     assert "nothing was measured; the first cell, none, 480 tokens, text 0: InputError: no such luck" in nothing.stderr
+
+
+def test_a_model_that_cannot_be_watched_and_filler_that_ends_are_refused_before_anything(
+    folder: str, needles: Path, tmp_path: Path
+) -> None:
+    falcon = str(save_tiny_model(tmp_path / "falcon", "falcon", max_position_embeddings=WINDOW))
+    refused = command(falcon, needles, tmp_path / "out", "-q")
+    assert refused.exit_code == 2
+    assert "FalconForCausalLM does not use transformers' attention interface" in " ".join(refused.stderr.split())
+    text = tmp_path / "text.txt"
+    text.write_text("A lazy dog sleeps in the sun. " * 35)  # enough for 480 tokens, not for 900
+    refused = command(folder, needles, tmp_path / "out", "-q", "--filler", f"file:{text}")
+    assert refused.exit_code == 2
+    assert "the filler file:text.txt is too short: it fills a prompt of" in " ".join(refused.stderr.split())
+    assert not (tmp_path / "out").exists()
 
 
 def test_scalings_that_the_model_cannot_take_are_refused_before_anything(

@@ -47,7 +47,7 @@ def data_of(
         plan=plan,
         items=tuple(tuple(f"t{t}d{d}" for d in range(len(DEPTHS))) for t in range(texts)),
         needle={name: values(name, len(DEPTHS)) for name in ("logprob", "advantage", "mass", "retrieval")},
-        text={name: values(name) for name in ("loss", "sink", "entropy", "spectrum")},
+        text={name: values(name) for name in ("loss", "sink", "entropy", "moved")},
         slices=slices / slices.sum(axis=-1, keepdims=True),
         distance=np.full((*shape, 16), 1 / 16),
         distance_edges=(0, *(2**b for b in range(16))),
@@ -212,15 +212,15 @@ def test_lines_and_pictures(tmp_path: Path) -> None:
     assert all(len(line) <= 80 for line in lines)
     text = " ".join(" ".join(lines).split())
     assert "yarn:4 kept" in text
-    assert "16,384; 32,768 lost" in text  # reach of yarn, and what comes then
-    assert "8,192; 16,384 lost" in text
+    assert "16,384 (32,768 lost)" in text  # reach of yarn, and what comes then
+    assert "8,192 (16,384 lost)" in text
     assert "linear:4 lost -3.0" in text
     assert "middle needles: 2,048 kept, 8,192 kept, 16,384 kept, 32,768 lost" in text
     assert "loss: 4 texts; an interval needs at least 5" in " ".join(rope_lines(findings(data_of(texts=4))))
     warned = replace(found, data=replace(found.data, warnings=("one", "two", "three", "four", "five")))
     assert rope_lines(warned)[-4:] == ["note: one", "note: two", "note: three", "note: 2 more warnings in summary.json"]
     paths = save_rope_figures(found, tmp_path)
-    assert [path.name for path in paths] == ["curve.png", "needle.png", "loss.png"]
+    assert [path.name for path in paths] == ["scalings.png", "scaling-needles.png", "scaling-losses.png"]
     drawn: list[tuple[int, int]] = []
 
     def panel(axes: Any, scaling: int, length: int) -> None:

@@ -186,6 +186,9 @@ def test_angles_that_training_never_showed(small: str) -> None:
         line.split() for line in inspect_lines(found) if line.startswith(("none", "linear:4")) and "1,024" in line
     )
     assert (first[5:7], second[5:7]) == (["9", "4.00"], ["0", "1.00"])
+    told = " ".join(" ".join(inspect_lines(found)).split())
+    wanted = "of pairs that completed no turn in training, the largest angle over the largest seen there"
+    assert f"farthest: {wanted}" in told
 
 
 def test_by_default_the_config_as_it_is_and_its_lengths(small: str) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -14,6 +16,7 @@ import numpy as np
 import pytest
 from rope_folders import SCALINGS, rope_plan, write_rope
 from runs import make_run
+from safetensors.numpy import load_file, save_file
 from task_data import make_task, write_task
 from typer.testing import CliRunner, Result
 
@@ -47,31 +50,54 @@ def found(folder: Path) -> RopeFindings:
 
 def test_the_plan_is_read_back(tmp_path: Path) -> None:
     plan = rope_plan("a/b", texts=5, seed=3, n_heads=4, margins=Margins(0.5, 0.1, 0.02), level=0.9)
-    assert read_rope(write_rope(tmp_path / "out", plan)).data.plan == plan
+    assert read_rope(str(write_rope(tmp_path / "out", plan))).data.plan == plan
 
 
 def test_what_was_planted_is_told(found: RopeFindings) -> None:
     verdict = verdict_of(found)
-    assert verdict.headline == "Reach in tokens (trained window 1,024): none 1,024; linear:2 lost at 512; yarn:2 2,048"
-    assert "none: middle needles: 512 kept, 1,024 kept, 2,048 lost" in verdict.lines
-    (cost,) = (line for line in verdict.lines if line.startswith("linear:2: in-window cost: "))
-    planted = (
-        r"logprob -(4\.9|5\.0)\d \(-5\.\d\d to -4\.\d\d\) nats, lost; advantage -(0\.9|1\.0)\d .*; loss \+(0\.9|1\.0)"
+    reached = "none 1,024 (2,048 lost); linear:2 lost at 512; yarn:2 2,048 or more"
+    assert verdict.headline == f"Reach in tokens (trained window 1,024): {reached}"
+    assert "none: middle needles: 512 reference, 1,024 reference, 2,048 lost" in verdict.lines
+    assert "yarn:2: middle needles: 512 kept, 1,024 kept, 2,048 kept" in verdict.lines
+    assert verdict.lines[1].startswith(
+        "Reach: the longest length measured up to which the needles in the middle (depth 0.5) "
     )
-    assert re.search(planted, cost)
+    assert "beyond the window" not in verdict.lines[0]
+    (cost,) = (line for line in verdict.lines if line.startswith("linear:2: in-window cost: "))
+    planted = r"logprob -(4\.9|5\.0)\d \(-5\.\d\d to -4\.\d\d\) nats, lost; advantage -(0\.9|1\.0)\d .*"
+    assert re.search(planted + r"; loss \+(0\.9|1\.0)\d\d \(", cost)  # three digits: its margin is 0.05
     costs, means, middle, same = (table.rows for table in rope_tables(found))
-    assert [row[-1] for row in costs] == ["1,024; 2,048 lost", "512 lost", "2,048"]
+    assert [row[-1] for row in costs] == ["1,024 (2,048 lost)", "lost at 512", "2,048 or more"]
     assert [row[:2] for row in means[:4]] == [
         ("none", "512"),
         ("none", "1,024"),
         ("none", "2,048*"),
         ("linear:2", "512"),
     ]
-    assert middle[0][2:] == ("reference", "reference", "kept")
+    assert middle[0][2:] == ("reference", "reference", "reference")
     assert middle[2][-1] == "lost"
     assert [row[:2] for row in same] == [row[:2] for row in means[3:]]
     assert same[5][2].endswith("gained")  # yarn beyond the window, where the unscaled model falls
-    assert not any("-0.00" in cell for rows in (costs, middle, same) for row in rows for cell in row)
+    assert not any(
+        re.search(r"-0\.0+(?!\d)", cell) for rows in (costs, means, middle, same) for row in rows for cell in row
+    )
+
+
+def test_every_state_and_what_was_not_measured_are_explained(found: RopeFindings) -> None:
+    (note,) = (table.note for table in rope_tables(found) if table.caption == "In-window cost and reach")
+    for state in ("kept", "gained", "lowered", "lost", "unclear", "unknown"):
+        assert f"{state}: " in note
+    assert "worse by 1 nat (logprob), 0.25 nats (advantage) or 0.05 nats a token (loss)" in note
+    plan = found.data.plan
+    inside = findings(replace(found.data, plan=replace(plan, window=plan.lengths[-1])))
+    assert verdict_of(inside).lines[0].endswith("; none of the lengths lies beyond the window")
+    assert "none 2,048 or more; " in verdict_of(inside).headline
+
+
+def test_two_depths_have_no_middle(tmp_path: Path) -> None:
+    verdict = verdict_of(read_rope(write_rope(tmp_path / "out", rope_plan(depths=(0.0, 1.0)))))
+    assert verdict.headline.endswith("none unknown at 512; linear:2 unknown at 512; yarn:2 unknown at 512")
+    assert verdict.lines[1] == "Reach: unknown, as none of 2 depths lies in the middle; it takes three depths"
 
 
 def test_the_terminal_and_the_page_say_the_same(found: RopeFindings) -> None:
@@ -88,6 +114,7 @@ def test_the_terminal_and_the_page_say_the_same(found: RopeFindings) -> None:
     ("change", "message"),
     [
         (lambda about: "{", "is damaged"),
+        (lambda about: "[" * 100_000, "is damaged"),
         (lambda about: {**about, "schema": 9}, "written by a newer attnprobe"),
         (lambda about: {name: about[name] for name in about if name != "window"}, "'window' is missing"),
         (lambda about: {**about, "scalings": about["scalings"][1:]}, "its scalings do not begin with none"),
@@ -113,15 +140,71 @@ def test_cells_that_are_damaged_are_said(tmp_path: Path) -> None:
     with pytest.raises(RunFileError, match="is damaged"):
         read_rope(folder)
     array.write_bytes(content)
+    shutil.copy(folder / "none" / "arrays" / "n0002048-t000.safetensors", array.parent / "n0000512-t001.safetensors")
+    with pytest.raises(RunFileError, match=r"n0000512-t001.* distance has the shape \[2, 3, 12\], not \[2, 3, 10\]"):
+        read_rope(folder)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"advantage", ', '"advantage", "more", ', "it lacks more"),
+        ('"needles"', '"other"', "'needles' is missing"),
+        ('"text": 0', '"text": 1', "it is text 1 of 512 tokens"),
+        ('{"item": "item 0"}, ', "", "it has 2 needles, not 3"),
+        ('"item": "item 0"', '"item": 0', "a text or a number is none"),
+        ('"warnings": []', '"warnings": [7]', "a text or a number is none"),
+        ('"sha256": "', '"sha256": 1, "was": "', "a text or a number is none"),
+        ('"attention_scaling": 1.0', '"attention_scaling": "one"', "a text or a number is none"),
+        ('"rope": {', '"rope": [], "was": {', "'list' object has no attribute 'values'"),
+    ],
+)
+def test_a_line_that_is_damaged_is_said(old: str, new: str, message: str, tmp_path: Path) -> None:
+    folder = write_rope(tmp_path / "out", rope_plan(texts=1, lengths=(512,)))
     (shard,) = (folder / "none" / "cells").glob("cells-*.jsonl")
-    lines = shard.read_text()
-    for old, new, message in (
-        ('"advantage", ', '"advantage", "more", ', "is damaged: it lacks more"),
-        ('"needles"', '"other"', "a cell is damaged, or cells do not fit together .'needles'."),
-    ):
-        shard.write_text(lines.replace(old, new))
-        with pytest.raises(RunFileError, match=message):
-            read_rope(folder)
+    assert old in shard.read_text()
+    shard.write_text(shard.read_text().replace(old, new))
+    with pytest.raises(RunFileError, match=f"n0000512-t000.* or its cell's line in cells/ is damaged: {message}; "):
+        read_rope(folder)
+
+
+def test_warnings_that_differ_in_numbers_are_told_once(tmp_path: Path) -> None:
+    """A warning of every text must not hide one of the model."""
+    folder = write_rope(tmp_path / "out", rope_plan(texts=6, lengths=(512,)))
+    (shard,) = (folder / "none" / "cells").glob("cells-*.jsonl")
+    records = [json.loads(line) for line in shard.read_text().splitlines()]
+    for number, record in enumerate(records):
+        record["result"]["warnings"] = [f"{number} tokens straddle two spans: token {number} of x", "losses: left out"]
+    shard.write_text("".join(json.dumps(record) + "\n" for record in records))
+    found = read_rope(folder)
+    straddling = "0 tokens straddle two spans: token 0 of x (5 more like this)"
+    assert found.data.warnings == (straddling, "losses: left out")
+    assert f"note: {straddling}" in " ".join(" ".join(rope_lines(found)).split())
+
+
+def test_modules_of_other_names_turn_in_another_way(tmp_path: Path) -> None:
+    folder = write_rope(tmp_path / "out", rope_plan(texts=1, lengths=(512,)))
+    (shard,) = (folder / "none" / "cells").glob("cells-*.jsonl")
+    shard.write_text(shard.read_text().replace("model.rotary_emb", "rotary_emb"))
+    assert read_rope(folder).data.unscaled_at(1) == ()
+
+
+def test_infinite_advantages_leave_a_difference_undefined(tmp_path: Path) -> None:
+    """An advantage is infinite where a mass underflows to 0; where both are, there is no difference."""
+    folder = write_rope(tmp_path / "out", rope_plan(texts=1, lengths=(512,)))
+    for array in folder.glob("*/arrays/*"):
+        arrays = load_file(array)
+        arrays["advantage"][0] = np.inf
+        save_file(arrays, array)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = read_rope(folder)
+    reason = found.verdicts[1].cost[1].interval.reason
+    assert reason is not None
+    assert "1 of 3 values left out: undefined there" in reason
+
+
+def test_a_folder_without_a_comparison_is_named(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="empty holds no comparison of RoPE scalings; give the folder that"):
         read_rope(tmp_path / "empty")
@@ -141,7 +224,7 @@ def test_a_page_has_the_verdict_every_table_and_every_picture(
     for table in rope_tables(found):
         assert f"<span>{table.caption}</span>" in page
         assert f"### {table.caption}" in summary
-    images = re.findall(r'<img id="(\w+)" class="page" alt="([^"]+)" src="data:image/png;base64,', page)
+    images = re.findall(r'<img id="([\w-]+)" class="page" alt="([^"]+)" src="data:image/png;base64,', page)
     assert [name for name, _ in images] == list(ROPE_DRAWINGS)
     assert all(alt.startswith("tiny: ") and "by RoPE scaling and length. " in alt for _, alt in images)
     for text in ("1,024 tokens", "sdpa", "float32", "f" * 64, "item 0, item 1", "advantage 0.25 nats", "torch "):
@@ -240,22 +323,31 @@ def test_the_command_draws_what_python_does(
 
 def test_pictures_of_the_command_are_those_beside_the_cells(found: RopeFindings, tmp_path: Path) -> None:
     for path in save_rope_figures(found, tmp_path):
-        kind = {"curve": "scalings", "needle": "scaling-needles", "loss": "scaling-losses"}[path.stem]
-        assert draw(kind, found, tmp_path / "again.png", width="page").read_bytes() == path.read_bytes()
+        assert draw(path.stem, found, tmp_path / "again.png", width="page").read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize("window", [1024, 2048])
+def test_every_line_of_the_losses_is_named(window: int, found: RopeFindings) -> None:
+    plan = replace(found.data.plan, window=window)
+    figure = ROPE_DRAWINGS["scaling-losses"](findings(replace(found.data, plan=plan)), width="page")
+    note = " ".join(figure._supxlabel.get_text().split())
+    assert "Black: the unscaled model; blue: with the scaling" in note
+    is_drawn = any(line.get_linewidth() == 3 for line in figure.axes[0].lines)
+    assert is_drawn == ("grey line: the end of the window" in note) == (window == 1024)
 
 
 def test_no_panel_cuts_what_another_shows(found: RopeFindings) -> None:
     """The axes are those of all panels, not of the first."""
     slices = found.data.slices.copy()
     slices[2] = 0.5 ** np.arange(10) / (0.5 ** np.arange(10)).sum()
-    figure = ROPE_DRAWINGS["curve"](findings(replace(found.data, slices=slices)), width="page")
+    figure = ROPE_DRAWINGS["scalings"](findings(replace(found.data, slices=slices)), width="page")
     low, high = figure.axes[0].get_ylim()
     assert low < 10 * slices[2].min()
     assert 10 * slices[2].max() < high
 
 
 def test_the_label_below_is_written_once_and_titles_fit(found: RopeFindings) -> None:
-    figure = ROPE_DRAWINGS["curve"](found, width="column")
+    figure = ROPE_DRAWINGS["scalings"](found, width="column")
     renderer = figure.canvas.get_renderer()
     figure.draw(renderer)
     titles = [axes.title.get_window_extent(renderer) for axes in figure.axes if axes.get_title()]

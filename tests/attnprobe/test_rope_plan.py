@@ -124,8 +124,8 @@ def test_seconds_by_hand(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert plan_scalings(folder, [], one, ITEMS).seconds == pytest.approx(flops / 0.7e6 + 0.15, rel=1e-4)
 
 
-def test_going_on_without_chunks_takes_a_mask(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Frequencies that change with the length forbid chunks, so the mask of a late beginning is not split either."""
+def test_a_long_rest_takes_a_mask_of_a_chunk_or_none(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Frequencies that change with the length forbid chunks, so such a text is fed again from the start, unmasked."""
 
     def parted(items: Sequence[NeedleItem], number: int, length: int, options: RopeOptions, tok: Any) -> NeedleText:
         text = needle_text(items, number, length, options, tok)
@@ -137,12 +137,11 @@ def test_going_on_without_chunks_takes_a_mask(folder: str, monkeypatch: pytest.M
 
     monkeypatch.setattr(rope_plan, "needle_text", parted)
     long = replace(OPTIONS, lengths=(5000,), depths=(0, 1), texts=1)
-    peaks = {
-        name: plan_scalings(folder, [name], long, ITEMS).memory for name in ("linear:factor=8", "dynamic:factor=8")
-    }
-    n_numbers = peaks["dynamic:factor=8"]["mask"] / 5
-    assert 2048 * 5000 < n_numbers < 5000 * 5000
-    assert peaks["linear:factor=8"]["mask"] == 5 * 2048 * 5000
+    found = plan_scalings(folder, ["dynamic:factor=8"], long, ITEMS)
+    none, dynamic = (one.tokens for one in found.scalings)
+    assert dynamic == 2 * 4999
+    assert none < dynamic
+    assert found.memory["mask"] == 5 * 2048 * 5000  # of none, in chunks
 
 
 def config_of(folder: str, path: Path, scalings: str = '["linear:2", "dynamic:2"]') -> Path:
@@ -162,7 +161,7 @@ def test_from_a_config(folder: str, tmp_path: Path) -> None:
     assert result.stderr == ""
     assert all(len(line) <= 80 for line in result.stdout.splitlines())
     text = " ".join(result.stdout.split())
-    assert "3 scalings x 4 texts: 2 of each length (600, 900 tokens), 3 questions each" in text
+    assert "3 scalings x 4 texts, a cell each: 2 of each length (600, 900 tokens), 3 questions each" in text
     assert "beyond the unscaled model's window of 700: 900" in text
     rows = [line.split() for line in result.stdout.splitlines() if line.startswith(("none", "linear:2", "dynamic:2"))]
     assert [row[:3] for row in rows] == [["none", "700", "4"], ["linear:2", "1,400", "4"], ["dynamic:2", "1,400", "4"]]
@@ -187,7 +186,7 @@ def test_what_the_comparison_refuses_its_plan_refuses(folder: str, tmp_path: Pat
         assert result.exit_code == 2, result.output
         assert message in " ".join(result.stderr.split())
     short = replace(OPTIONS, lengths=(60,))
-    with pytest.raises(InputError, match="is too short: the prompt has"):
+    with pytest.raises(InputError, match="a length of 60 tokens is too short: prompt and answer of"):
         plan_scalings(folder, [], short, ITEMS)
     falcon = str(save_tiny_model(tmp_path / "falcon", "falcon", max_position_embeddings=WINDOW))
     with pytest.raises(InputError, match="FalconForCausalLM does not use transformers' attention interface"):

@@ -41,6 +41,7 @@ def test_numbers() -> None:
     assert percent(None) == percent(math.nan) == decimal(None) == "-"
     assert percent(math.inf) == decimal(math.inf) == "inf"
     assert decimal(-0.456) == "-0.46"
+    assert (decimal(-0.004), decimal(-0.4, 0), decimal(-0.005001)) == ("0.00", "0", "-0.01")
     assert [count(n, "prompt") for n in (0, 1, 1234)] == ["0 prompts", "1 prompt", "1,234 prompts"]
 
 

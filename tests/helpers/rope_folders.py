@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from attnprobe.extras import n_distance_bins
 from attnprobe.grid_folder import grid_content, write_grid
 from attnprobe.grid_records import record_line, shard_name
 from attnprobe.rope_data import RopePlan
@@ -18,7 +19,7 @@ from attnprobe.rope_read import folder_of
 from attnprobe.study_cells import CellResult
 from attnprobe.study_folder import CellStore, make_folders
 
-LAYERS, HEADS, BINS = 2, 3, 12
+LAYERS, HEADS = 2, 3
 SCALINGS = ("none", "linear:factor=2.0", "yarn:factor=2.0")
 ASKED = {"class": "TinyLM", "dtype": "float32", "attn_implementation": "sdpa", "items_sha256": "abc"}
 
@@ -71,7 +72,7 @@ def _arrays(plan: RopePlan, text: int, length: int, scaling: int, lost: float) -
         "sink": rng.uniform(0.3, 0.4, depths),
         "entropy": rng.uniform(3, 4, depths),
         "slices": slices / slices.sum(axis=1, keepdims=True),
-        "distance": rng.dirichlet(np.ones(BINS), (LAYERS, HEADS)),
+        "distance": rng.dirichlet(np.ones(n_distance_bins(length)), (LAYERS, HEADS)),
         "loss": rng.normal(3 + lost / 5, 0.1, length - 1),
     }
     return {name: array.astype(np.float32) for name, array in arrays.items()}
