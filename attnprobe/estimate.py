@@ -97,8 +97,14 @@ class Workload:
 
 def model_shape(lm: LanguageModel) -> ModelShape:
     """Read the shapes off a model, which may be on the meta device."""
+    from transformers import DynamicCache
+
     config = lm.config
-    layers = tuple(_layer_shape(module, config) for module, _ in attention_layers(lm.model))
+    kept = dict(enumerate(DynamicCache(config=lm.model.config).layers))
+    layers = tuple(
+        _layer_shape(module, config, kept.get(getattr(module, "layer_idx", -1)))
+        for module, _ in attention_layers(lm.model)
+    )
     intermediate = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
     widest = max(intermediate) if isinstance(intermediate, list | tuple) else intermediate
     parameters = {id(p): (name, p.numel()) for name, p in lm.model.named_parameters()}
@@ -119,13 +125,13 @@ def model_shape(lm: LanguageModel) -> ModelShape:
     )
 
 
-def _layer_shape(module: nn.Module, config: Any) -> LayerShape:
+def _layer_shape(module: nn.Module, config: Any, cache_layer: Any = None) -> LayerShape:
     """Shape of an attention layer: as its module says, else as the config does, which may vary by layer."""
     n_heads = int(config.num_attention_heads)
     head_dim = getattr(module, "head_dim", None) or getattr(config, "head_dim", None) or config.hidden_size // n_heads
     groups = getattr(module, "num_key_value_groups", None)
     n_kv_heads = n_heads // groups if groups else getattr(config, "num_key_value_heads", None) or n_heads
-    window, chunk = window_and_chunk(module, None)
+    window, chunk = window_and_chunk(module, None, cache_layer)
     return LayerShape(n_heads, int(n_kv_heads), int(head_dim), window or chunk)
 
 
@@ -148,8 +154,10 @@ def memory(lm: LanguageModel, shape: ModelShape, work: Workload) -> dict[str, fl
     n_tokens = work.n_prompt + work.n_answer
     batch, unit = work.batch_size, shape.bytes
     fed = min(work.prefill_chunk or work.n_prompt, work.n_prompt)
-    per_layer = [2 * layer.n_kv_heads * layer.head_dim * layer.keys(n_tokens) * unit for layer in shape.layers]
     one_pass = work.is_forced and work.prefill_chunk is None
+    # A window limits what a cache keeps, not what a single pass over the prompt makes.
+    kept = [(layer, n_tokens if one_pass else layer.keys(n_tokens)) for layer in shape.layers]
+    per_layer = [2 * layer.n_kv_heads * layer.head_dim * n_keys * unit for layer, n_keys in kept]
     masses = 4 * work.n_answer * sum(layer.n_heads for layer in shape.layers) * (work.n_spans + 1)
     queries = windows = 0
     if not work.is_forced:

@@ -21,7 +21,7 @@ import numpy as np
 from attnprobe.about_file import read_about
 from attnprobe.errors import InputError, RunFileError
 from attnprobe.grid_records import HOW, Record, read_cells
-from attnprobe.study_folder import CellStore, all_done, folder_name, make_folders, write_result
+from attnprobe.study_folder import MEND, CellStore, all_done, folder_name, make_folders, write_result
 from attnprobe.tasks.measured import evidence_means
 from attnprobe.tasks.outcome import Outcome, outcome_of
 from attnprobe.tasks.task_cells import ARRAYS, MASS, NEEDLE_ADVANTAGE, NEEDLE_MASS, file_name
@@ -31,7 +31,6 @@ from attnprobe.tasks.task_options import Listed, TaskOptions
 SCHEMA = 1
 ABOUT = "task.json"
 SUMMARY, TABLE = "summary.json", "table.csv"
-_AGAIN = "delete its cell's line in cells/ and run the same command again"
 
 
 @dataclass(frozen=True)
@@ -162,13 +161,13 @@ class TaskFolder:
         found = self.store.get(file_name(key))
         file = self.store.arrays / f"{file_name(key)}.safetensors"
         if missing := sorted(set(ARRAYS) - set(found)):
-            raise RunFileError(f"{file} is damaged: it lacks {', '.join(missing)}; {_AGAIN}")
+            raise RunFileError(f"{file} is damaged: it lacks {', '.join(missing)}; {MEND}")
         arrays = {name: array.astype(np.float64) for name, array in found.items()}
         own = evidence_means(arrays[NEEDLE_MASS], arrays[NEEDLE_ADVANTAGE])
         for name, mean in zip(("mass", "advantage"), own, strict=True):
             noted = result["outcome"].get(name)
             if (mean is None) != (noted is None) or not np.isclose(mean or 0.0, noted or 0.0, rtol=1e-4, atol=1e-6):
-                raise RunFileError(f"{file} is not what its cell's line says: {name} {mean}, not {noted}; {_AGAIN}")
+                raise RunFileError(f"{file} is not what its cell's line says: {name} {mean}, not {noted}; {MEND}")
         return arrays
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from tiny_folder import prompt_records, save_tiny_model
-from tiny_models import FAMILIES
+from tiny_models import FAMILIES, WINDOW
 
 import attnprobe as ap
 from attnprobe import blueprint as blueprint_module
@@ -133,6 +133,14 @@ def cache_bytes(model: Any, n_tokens: int) -> int:
 def test_cache_bytes_are_those_of_the_cache(make_lm: Any, family: str) -> None:
     lm = make_lm(family)
     assert memory(lm, model_shape(lm), Workload(90, 10, 5))["cache"] == cache_bytes(lm.model, 100)
+
+
+@pytest.mark.parametrize("family", ["mistral", "phi3", "starcoder2"])
+def test_windows_that_only_the_config_says_are_seen(make_lm: Any, family: str) -> None:
+    lm = make_lm(family)
+    assert {layer.window for layer in model_shape(lm).layers} == {WINDOW}
+    unlimited = make_lm(family, sliding_window=None)
+    assert {layer.window for layer in model_shape(unlimited).layers} == {None}
 
 
 def test_weights_and_run_file_are_exact(make_lm: Any, tmp_path: Path) -> None:
