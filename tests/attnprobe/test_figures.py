@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import re
+import tempfile
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rope_folders import write_rope
 from runs import make_run
 from studies import make_study
 from task_data import make_task
@@ -30,6 +32,8 @@ from attnprobe.report.prompt_figure import prompt_figure
 from attnprobe.report.sink_figure import sink_figure
 from attnprobe.report.spectrum_figure import spectrum_figure
 from attnprobe.report.style import SMALL, WIDTHS, new_figure, save_figure
+from attnprobe.rope_findings import RopeFindings
+from attnprobe.rope_folder import read_rope
 from attnprobe.row_means import prompt_edges
 from attnprobe.run import Run
 from attnprobe.tasks.task_summary import TaskSummary, task_summary
@@ -65,6 +69,12 @@ def summary_of(task: str) -> TaskSummary:
     return task_summary(make_task(task, items=6, trials=2))
 
 
+@cache
+def scalings() -> RopeFindings:
+    with tempfile.TemporaryDirectory() as folder:
+        return read_rope(write_rope(Path(folder)))
+
+
 def sources() -> dict[str, Any]:
     """Something to draw for every kind."""
     run = with_prompt(make_run(extras=True, secondary=(8,)))
@@ -76,6 +86,7 @@ def sources() -> dict[str, Any]:
         **dict.fromkeys(("answers", "published", "link", "scatter"), summary_of("needle_sweep")),
         "depths": summary_of("niah"),
         **dict.fromkeys(("fillers", "parts"), summary_of("filler_control")),
+        **dict.fromkeys(("scalings", "scaling-needles", "scaling-losses"), scalings()),
     }
 
 
