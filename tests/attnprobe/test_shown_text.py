@@ -65,7 +65,7 @@ def test_results_of_every_measuring_command(model: Path, prompts: Path, tmp_path
     assert_plain(run("plan", prompts, *common), 0)
     assert_plain(run("plan", prompts, *common, "--study"), 0)
     assert_plain(run("study", prompts, *common, "--out", out[1], "--variants", "none"), 0)
-    assert_plain(run("heads", prompts, *common, "--out", out[3], "--answers", "file"), 0)
+    assert_plain(run("heads", prompts, *common, "--out", out[3], "--answers", "file", "--needle", "document"), 0)
     assert_plain(run("heatmap", prompts, *common, "--out", out[2], "--answers", "file"), 0)
     assert_plain(run("heatmap", prompts, *common, "--prompt", f"no{ODD}"), 2)
     assert_plain(run("report", out[0], "--out", tmp_path / f"{ODD}.html"), 0)

@@ -19,6 +19,7 @@ from attnprobe import cli, rotating, study_cells
 from attnprobe.csv_text import table_csv
 from attnprobe.errors import InputError, RunFileError
 from attnprobe.estimates import Interval
+from attnprobe.report import curve_figures
 from attnprobe.study import Study
 from attnprobe.study_cells import ASKED
 from attnprobe.study_command import write_results
@@ -852,8 +853,10 @@ def test_pictures(tmp_path: Path) -> None:
     assert "mean of" not in note
     verdict = "depends on the order of averaging (pooled: tail or U, per head: inconclusive)"
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Study, "claim", lambda self, model=None: verdict)
+        patched.setattr(curve_figures, "robustness", lambda panel: replace(robustness(panel), claim=verdict))
         figure = curve_figure(found)
+    plain = " ".join(curve_figure(found)._suptitle.get_text().split())
+    assert plain == f"Attention by position, raw curve: {found.claim()}"
     figure.canvas.draw()
     title = figure._suptitle
     assert title.get_window_extent().x1 <= figure.bbox.x1

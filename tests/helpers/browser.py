@@ -25,6 +25,7 @@ class Watched:
         self.page = page
         self.faults: list[str] = []
         self.requests: list[str] = []
+        page.set_default_timeout(120_000)  # ms; a machine that does other work needs more than the usual 30 s
         page.on("console", lambda message: message.type == "error" and self.faults.append(message.text))
         page.on("pageerror", lambda error: self.faults.append(str(error)))
         page.on("request", lambda request: request.url.startswith(_LOCAL) or self.requests.append(request.url))
