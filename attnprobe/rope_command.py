@@ -49,8 +49,6 @@ def run_rope(
     InputError
         Arguments that do not fit; a folder of another comparison; results that cannot be written.
     """
-    from attnprobe.report.rope_matrix_figure import save_rope_figures
-
     data = measure_scalings(
         model, scalings, options, read_items(items), out, loading=loading, retry_failed=retry_failed, quiet=quiet
     )
@@ -58,11 +56,24 @@ def run_rope(
         say("other processes are still measuring; the last one writes the results", quiet)
         return None
     found = findings(data)
+    write_rope_results(found, out, quiet)
+    return found
+
+
+def write_rope_results(found: RopeFindings, out: Path, quiet: bool = True) -> None:
+    """Write summary, table and pictures of a comparison into its folder.
+
+    Raises
+    ------
+    InputError
+        They cannot be written.
+    """
+    from attnprobe.report.rope_matrix_figure import save_rope_figures
+
     write_result(out / SUMMARY, json.dumps(found.to_dict(), indent=1, allow_nan=False) + "\n")
     write_result(out / TABLE, table_csv(found.table()))
     pictures = save_rope_figures(found, out)
     say(f"{SUMMARY}, {TABLE}, {', '.join(path.name for path in pictures)} in {out}", quiet)
-    return found
 
 
 def run_rope_config(config: RopeConfig, *, quiet: bool, retry_failed: bool, as_json: bool) -> int:

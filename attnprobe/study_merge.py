@@ -1,14 +1,14 @@
-"""Merge folders in which parts of studies or tasks were run, and write the results of the whole."""
+"""Merge folders in which parts of studies, tasks or comparisons were run, and write the results of the whole."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from attnprobe import heads_command
+from attnprobe import heads_command, rope_folder
 from attnprobe.errors import InputError, RunFileError
-from attnprobe.grid_folder import GRID, read_grid
 from attnprobe.grid_merge import Merged, merge
+from attnprobe.rope_command import write_rope_results
 from attnprobe.study import Study
 from attnprobe.study_command import write_results
 from attnprobe.study_folder import ABOUT, SUMMARY, TABLE
@@ -22,8 +22,9 @@ _HEADS = (heads_command.SUMMARY, heads_command.TABLE)
 def merge_folders(folders: Sequence[str | Path], out: str | Path, quiet: bool = True) -> Merged:
     """Combine folders as :func:`attnprobe.grid_merge.merge` does, but for results, which speak of one folder's cells.
 
-    The summary, table and pictures of a study or a task are made anew of all cells, without a judge's verdicts; those
-    of head scores and RoPE scalings take the model, and so the command that measured them. Raises as that function.
+    The summary, table and pictures of a study, a task or a comparison of RoPE scalings are made anew of all cells,
+    without a judge's verdicts; those of head scores take the model, and so the command that measured them. Raises as
+    that function.
     """
     merged = merge(folders, out, derived=(SUMMARY, TABLE, "*.png", *_HEADS))
     for part in sorted(path.parent for path in Path(out).rglob(ABOUT)):
@@ -46,8 +47,15 @@ def merge_folders(folders: Sequence[str | Path], out: str | Path, quiet: bool = 
             say(f"no results yet: {error}", quiet)
             continue
         write_task_results(data, folder, quiet=quiet)
+    for part in sorted(path.parent for path in Path(out).rglob(rope_folder.ABOUT)):
+        try:
+            found = rope_folder.read_rope(part)
+        except RunFileError:
+            raise
+        except InputError as error:
+            say(f"no results yet: {error}", quiet)
+            continue
+        write_rope_results(found, part, quiet)
     if any(path.name in _HEADS for folder in folders for path in Path(folder).rglob("heads.*")):
         say(f"head scores: the command attnprobe heads with --out {out} writes their results", quiet)
-    if any(read_grid(path.parent)["config"].get("kind") == "rope" for path in Path(out).rglob(GRID)):
-        say(f"RoPE scalings: the command attnprobe rope with --out {out} writes their results", quiet)
     return merged

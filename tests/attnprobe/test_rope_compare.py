@@ -359,7 +359,12 @@ def test_from_the_command_to_the_pictures(
     rest.clear()
     merged = CliRunner().invoke(app, ["merge", str(tmp_path / "part"), str(out), "--out", str(tmp_path / "whole")])
     assert merged.exit_code == 0, merged.output
-    assert f"the command attnprobe rope with --out {tmp_path / 'whole'} writes their results" in merged.stderr
+    assert rest == []
+    for name in ("summary.json", "table.csv", "scalings.png", "scaling-needles.png", "scaling-losses.png"):
+        assert (tmp_path / "whole" / name).read_bytes() == (out / name).read_bytes()
+    alone = CliRunner().invoke(app, ["merge", str(tmp_path / "part"), "--out", str(tmp_path / "alone")])
+    assert alone.exit_code == 1, alone.output  # cells are missing
+    assert len(json.loads((tmp_path / "alone" / "summary.json").read_text())["incomplete"]) == 3
     assert command(folder, needles, tmp_path / "whole", "--scaling", "yarn:2", "-q").exit_code == 0
     assert rest == []
     assert (tmp_path / "whole" / "table.csv").read_text() == (out / "table.csv").read_text()
