@@ -98,6 +98,7 @@ def measure_scalings(
         "kind": "rope",
         "model": model,
         "loading": {name: loading[name] for name in _CHANGES_NUMBERS if loading.get(name) is not None},
+        "lengths": list(options.lengths),
         "options": options.measured(),
         "items_sha256": items_hash,
     }

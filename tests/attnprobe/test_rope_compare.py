@@ -392,6 +392,8 @@ def test_from_the_command_to_the_pictures(
     refused = command(folder, needles, out, "--seed", "1", "-q")
     assert refused.exit_code == 2
     assert "holds results of other settings: options.seed is 0 there" in refused.stderr
+    refused = command(folder, needles, out, "--lengths", "480", "-q")
+    assert "holds results of other settings: lengths is [480, 900] there and [480] now" in refused.stderr
     assert (out / "rope.json").read_bytes() == about
     other = command(folder, needles, out, "--scaling", "dynamic:2", "--margin-loss", "0.5", "-q")
     assert other.exit_code == 0, other.output
