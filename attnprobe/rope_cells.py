@@ -63,6 +63,8 @@ def measure_text(lm: LanguageModel, text: NeedleText, relief: int = 0) -> CellRe
     prompts: list[tuple[int, ...]] = [()] * n_depths
     loss = None
     warnings: set[str] = set()
+    if len(set(text.depths)) < n_depths:
+        warnings.add("needles of several depths stand at one place: the filler has no sentence end between them")
     ids = [_token_ids(lm, needle) for needle in text.needles]
     for depth in sorted(range(n_depths), key=lambda i: ids[i]):  # neighbours begin alike for longest
         needle = text.needles[depth]

@@ -280,6 +280,15 @@ def command(folder: str, needles: Path, out: Path, *more: str) -> Any:
     return CliRunner().invoke(app, ["rope", folder, *common, "--top", "2", *more])
 
 
+def test_depths_that_fall_on_one_place_are_said(folder: str) -> None:
+    lm = ap.load(folder, progress=False)
+    said = [
+        any("stand at one place" in warning for warning in measure_text(lm, one).facts["warnings"])
+        for one in (text_of(480), text_of(480, options=replace(OPTIONS, depths=(0, 0.001, 1))))
+    ]
+    assert said == [False, True]
+
+
 def test_the_command_has_the_defaults_of_the_options() -> None:
     given = {name: one.default for name, one in signature(compare).parameters.items()}
     wanted = RopeOptions(lengths=(1,))
