@@ -167,6 +167,13 @@ def _agree(model: nn.Module, what: str, first: Callable[[], Tensor], second: Cal
     return answers[what]
 
 
+def new_cache(model: Any) -> Any:
+    """An empty cache whose layers keep what the model's config says: all keys, or a window's."""
+    from transformers import DynamicCache
+
+    return DynamicCache(config=model.config)
+
+
 def cache_of(output: Any) -> Any:
     """The cache in a model's output, under either of the names that transformers versions use."""
     # Asking a newer output for the older name would log a deprecation.

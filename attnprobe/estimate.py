@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from attnprobe.architecture import attention_layers, implementation_of
-from attnprobe.decoding import forward_parameters
+from attnprobe.decoding import forward_parameters, new_cache
 from attnprobe.visibility import window_and_chunk
 
 if TYPE_CHECKING:
@@ -97,10 +97,8 @@ class Workload:
 
 def model_shape(lm: LanguageModel) -> ModelShape:
     """Read the shapes off a model, which may be on the meta device."""
-    from transformers import DynamicCache
-
     config = lm.config
-    kept = dict(enumerate(DynamicCache(config=lm.model.config).layers))
+    kept = dict(enumerate(new_cache(lm.model).layers))
     layers = tuple(
         _layer_shape(module, config, kept.get(getattr(module, "layer_idx", -1)))
         for module, _ in attention_layers(lm.model)

@@ -25,7 +25,7 @@ from attnprobe.rotating import Question, questions_of
 from attnprobe.run_settings import run_settings
 from attnprobe.study_cells import StudyCell
 from attnprobe.study_folder import CellStore
-from attnprobe.terminal import count, named, say
+from attnprobe.terminal import count, named, say, say_unfinished
 
 if TYPE_CHECKING:
     from attnprobe.models import LanguageModel
@@ -156,7 +156,7 @@ def run_heads(
     lm = load(model, progress=not quiet, **(loading or {}))
     result = measure_heads(lm, read.records, options, out, retry_failed=retry_failed, quiet=quiet)
     if result is None:
-        say("other processes are still measuring; the last one writes the results", quiet)
+        say_unfinished(quiet)
         return None
     write_text(out / SUMMARY, json.dumps(result.to_dict(), indent=1, allow_nan=False) + "\n")
     write_text(out / TABLE, table_csv(result.table()))

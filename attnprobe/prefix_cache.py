@@ -12,7 +12,7 @@ import numpy as np
 from torch import nn
 
 from attnprobe.architecture import decoder_of, uses_interface
-from attnprobe.decoding import AUTO_CHUNK, forward_parameters, has_recurrent_layers, takes_chunks
+from attnprobe.decoding import AUTO_CHUNK, forward_parameters, has_recurrent_layers, new_cache, takes_chunks
 from attnprobe.errors import InputError
 from attnprobe.rope import changes_with_length, original_positions
 
@@ -90,7 +90,7 @@ class PrefixCache:
         turns = turned_for(config, len(given))
         n_before = n_taken_over(config, kept.ids, kept.turned_for, given, limit) if kept is not None else 0
         if kept is None or n_before == 0:
-            cache = _new_cache(model)
+            cache = new_cache(model)
         else:
             cache = kept.cache
             _cut(cache, n_before)
@@ -133,7 +133,7 @@ def keeps_every_key(model: nn.Module) -> bool:
         uses_interface(model)
         and "position_ids" in forward_parameters(model)
         and not has_recurrent_layers(model)
-        and _is_plain(_new_cache(model))
+        and _is_plain(new_cache(model))
     )
 
 
@@ -166,12 +166,6 @@ def turned_for(config: Any, n_tokens: int) -> int:
         return 0
     original = original_positions(config)
     return 0 if original is not None and n_tokens <= original else n_tokens
-
-
-def _new_cache(model: Any) -> Any:
-    from transformers import DynamicCache
-
-    return DynamicCache(config=model.config)
 
 
 def _is_plain(cache: Any) -> bool:

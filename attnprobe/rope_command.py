@@ -13,7 +13,7 @@ from attnprobe.rope_options import RopeOptions
 from attnprobe.rope_study import measure_scalings
 from attnprobe.study_folder import SUMMARY, TABLE, write_result
 from attnprobe.tasks.items import read_items
-from attnprobe.terminal import say
+from attnprobe.terminal import say, say_unfinished
 
 if TYPE_CHECKING:
     from attnprobe.rope_config import RopeConfig
@@ -53,7 +53,7 @@ def run_rope(
         model, scalings, options, read_items(items), out, loading=loading, retry_failed=retry_failed, quiet=quiet
     )
     if data is None:
-        say("other processes are still measuring; the last one writes the results", quiet)
+        say_unfinished(quiet)
         return None
     found = findings(data)
     write_rope_results(found, out, quiet)

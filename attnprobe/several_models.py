@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from attnprobe.errors import CaptureError, InputError
-from attnprobe.terminal import say
+from attnprobe.terminal import say_unfinished
 
 if TYPE_CHECKING:
     from attnprobe.models import LanguageModel
@@ -128,6 +128,6 @@ def in_turn(
             found[model] = finish(data)
     done = {model: result for model, result in found.items() if result is not None}
     if len(done) < len(found):
-        say("other processes are still measuring; the last one writes the results", quiet)
+        say_unfinished(quiet)
         return None
     return done

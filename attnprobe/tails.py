@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnprobe.decoding import continues_prefill, forced_logprobs, has_recurrent_layers, left_pad
+from attnprobe.decoding import continues_prefill, forced_logprobs, has_recurrent_layers, left_pad, new_cache
 from attnprobe.knockout import KNOCKOUT_CHUNK, Hidden, knocked_out
 from attnprobe.models import input_device
 from attnprobe.prefix_cache import PrefixCache
@@ -70,7 +70,6 @@ def forced_variants(
     ------
     A variant's index and its float32 ``[len(targets)]`` log-probabilities on the CPU, natural log.
     """
-    from transformers import DynamicCache
 
     def run(ids: Sequence[int], wanted: Sequence[int], step: int | None, cache: Any, n_before: int) -> Tensor:
         batch = left_pad([ids], 0, input_device(model))
@@ -85,7 +84,7 @@ def forced_variants(
     lent = nullcontext((None, 0)) if prefix is None else prefix.lend(model, base, first, keep=last)
     with lent as (cache, n_fed):
         if cache is None and shares:
-            cache = DynamicCache(config=model.config)
+            cache = new_cache(model)
         for index in order:
             variant = variants[index]
             if variant.n_shared > n_fed:

@@ -65,6 +65,11 @@ def fit(text: str, width: int, right: bool = False) -> str:
     return padding + line if right else line + padding
 
 
+def say_unfinished(quiet: bool) -> None:
+    """Say that other processes have cells left, and who writes the results."""
+    say("other processes are still measuring; the last one writes the results", quiet)
+
+
 def percent(value: float | None, digits: int = 1) -> str:
     """A share as a percentage, ``-`` where undefined."""
     return decimal(None if value is None else 100 * value, digits) + (" %" if _is_number(value) else "")

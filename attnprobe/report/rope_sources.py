@@ -11,7 +11,7 @@ from attnprobe.errors import InputError
 from attnprobe.report.result_page import ResultSeries
 from attnprobe.report.rope_facts import frequencies_table, rope_facts_table
 from attnprobe.report.rope_matrix_figure import ROPE_DRAWINGS
-from attnprobe.report.sources import distinct_names, refuse_twice
+from attnprobe.report.sources import read_each
 from attnprobe.rope_findings import RopeFindings
 from attnprobe.rope_folder import ABOUT, read_rope, rope_about
 from attnprobe.rope_told import rope_tables, verdict_of, why_no_interval
@@ -32,17 +32,7 @@ def read_ropes(paths: Sequence[Path], faults: list[str]) -> list[ResultSeries]:
     RunFileError
         Nothing can be read.
     """
-    refuse_twice(paths)
-    found: list[tuple[str, Path, RopeFindings]] = []
-    errors = []
-    for name, path in zip(distinct_names(paths, [path.resolve().name for path in paths]), paths, strict=True):
-        try:
-            found.append((name, path, rope_for(path, faults)))
-        except InputError as error:
-            errors.append(error)
-    if not found:
-        raise errors[0]
-    faults.extend(map(str, errors))
+    found = read_each(paths, lambda name, path: (name, path, rope_for(path, faults)), faults)
     models = [one.data.plan.model for _, _, one in found]
     return [
         _series(f"RoPE scalings of {model}{f' ({name})' if models.count(model) > 1 else ''}", path, one)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from attnprobe.errors import InputError, RunFileError
 from attnprobe.run import Run
@@ -102,6 +102,7 @@ class StudyOfModel:
 
 
 Source = Runs | StudyOfModel
+Read = TypeVar("Read")
 
 
 def complete_questions(study: Study) -> str:
@@ -136,6 +137,27 @@ def refuse_twice(paths: Sequence[Path]) -> None:
     for number, path in enumerate(paths):
         if places[number] in places[:number]:
             raise InputError(f"{path} is given twice; give it once")
+
+
+def read_each(paths: Sequence[Path], read: Callable[[str, Path], Read], faults: list[str]) -> list[Read]:
+    """What is read of every folder, given a name that no other has and its path; what cannot be goes to ``faults``.
+
+    Raises
+    ------
+    InputError
+        A path twice, or nothing can be read: the first one's error.
+    """
+    refuse_twice(paths)
+    found, errors = [], []
+    for name, path in zip(distinct_names(paths, [path.resolve().name for path in paths]), paths, strict=True):
+        try:
+            found.append(read(name, path))
+        except InputError as error:
+            errors.append(error)
+    if errors and not found:
+        raise errors[0]
+    faults.extend(map(str, errors))
+    return found
 
 
 def distinct_names(paths: Sequence[Path], names: Sequence[str]) -> list[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from attnprobe.errors import InputError
 from attnprobe.report.result_page import ResultSeries
-from attnprobe.report.sources import distinct_names, refuse_twice
+from attnprobe.report.sources import read_each
 from attnprobe.report.task_facts import facts_table, replies_tables
 from attnprobe.report.task_figures import task_drawings
 from attnprobe.tasks.task_folder import TaskFolder, task_parts
@@ -27,20 +27,12 @@ def read_tasks(paths: Sequence[Path], faults: list[str]) -> list[ResultSeries]:
     RunFileError
         Nothing can be read.
     """
-    parts = [part for path in paths for part in task_parts(path)]
-    refuse_twice(parts)
-    names = distinct_names(parts, [part.resolve().name for part in parts])
-    found, errors = [], []
-    for name, part in zip(names, parts, strict=True):
-        try:
-            data = TaskFolder.at(part).load()
-            found.append(_series(f"{data.task} of {name}", task_summary(data), facts_table(data.about)))
-        except InputError as error:
-            errors.append(error)
-    if errors and not found:
-        raise errors[0]
-    faults.extend(map(str, errors))
-    return found
+
+    def read(name: str, part: Path) -> ResultSeries:
+        data = TaskFolder.at(part).load()
+        return _series(f"{data.task} of {name}", task_summary(data), facts_table(data.about))
+
+    return read_each([part for path in paths for part in task_parts(path)], read, faults)
 
 
 def _series(name: str, summary: TaskSummary, facts: Table) -> ResultSeries:
